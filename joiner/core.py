@@ -330,7 +330,7 @@ class Joiner:
         assert isinstance(entry, Entry)
         if not self.incarnations.counts(entry.incarnation, entry.sequence) or not self._is_signed(head, entry, log):
             return ()
-        sent = own.get((entry.incarnation, entry.sequence))
+        sent = _sent(entry, head.source, own)
         content = self.payloads.content(entry.partition, entry.incarnation, entry.sequence, entry.payload_hash, log, sent)
         if content is None or content.value is None:
             return ()
@@ -381,10 +381,8 @@ class Joiner:
 
     def _take_ordering(self, record: Record, now_ms: int, signed_by: Mapping[bytes, bytes], own: Own) -> None:
         queued = Queued(record, now_ms, self._decode(record.value), signed_by.get(record.value or b"", b""))
-        if isinstance(queued.record, Entry):
-            sent = own.get((queued.record.incarnation, queued.record.sequence))
-            if sent is not None and sent.entry_value == record.value:
-                queued.signed_by = sent.signed_by
+        if isinstance(queued.record, Entry) and (sent := _sent(queued.record, record, own)) is not None:
+            queued.signed_by = sent.signed_by
         self._queue.append(queued)
 
     def _decode(self, value: bytes | None) -> OrderingRecord | CorruptRecord:
@@ -477,7 +475,7 @@ class Joiner:
             return False
         match record:
             case Entry():
-                return self._apply_entry(head, record, self.log_state, ready, own.get((record.incarnation, record.sequence)))
+                return self._apply_entry(head, record, self.log_state, ready, _sent(record, head.source, own))
             case Register():
                 self._apply_register(head, record, ready)
             case Fence():
@@ -903,6 +901,12 @@ class Joiner:
         if self._queue_full:
             paused.add(ORDERING)
         return frozenset(paused)
+
+
+def _sent(entry: Entry, source: Record, own: Own) -> OwnBatch | None:
+    """Returns the batch of this worker if the log has exactly the entry that it sent. A broken worker may write another of that name."""
+    sent = own.get((entry.incarnation, entry.sequence))
+    return sent if sent is not None and sent.entry_value == source.value else None
 
 
 def _same_ids(requests: tuple[Request, ...], ids: tuple[TransactionId, ...]) -> bool:

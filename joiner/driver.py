@@ -216,24 +216,26 @@ class Driver(Generic[Decision]):
                 logger.info("the log cannot be read yet, trying again: %s", problem)
                 await asyncio.sleep(self._settings.watch_s)
                 continue
-            why = ""
+            why, wait_s = "", 0.0
             try:
                 self._reader, self._interruptions_seen = reader, reader.interruptions
                 why = await self._read_with(reader, tasks)
             except NotReady as problem:
                 why = self._no_reader = str(problem)
-                await asyncio.sleep(self._settings.watch_s)
+                wait_s = self._settings.watch_s
             except OutOfRange as problem:
                 # The broker that does not have an offset may lag behind: check again, and stop only if the error lasts.
                 why = str(problem)
+                wait_s = self._settings.watch_s
                 self._contradicted(why, self._now_s() if self._recheck.done else self._compared_since_s)
-                await asyncio.sleep(self._settings.watch_s)
             finally:
-                # Set this before any other task runs: nothing may be answered until the log was checked.
+                # Set this before any other task runs: nothing may be answered until the log was checked. A reader that failed may have lost
+                # records before its position.
                 self._interrupted()
                 self._reader = None
                 await reader.close()
             logger.warning("restarting the reader: %s", why)
+            await asyncio.sleep(wait_s)
 
     def _begin(self) -> dict[int, int]:
         """Returns the next reader's offsets: the last records that took effect, or earlier ones that are still needed."""
@@ -561,8 +563,14 @@ class Driver(Generic[Decision]):
         self.head_stalled_s = head.get(ORDERING, 0.0)
         # A reader that was not polled is not stalled: during a replay, records may take long to apply.
         asked, self._polls_seen = self._polls > self._polls_seen, self._polls
-        wanted = {partition: end for partition, end in ends.items() if asked and partition not in self._paused}
-        self.partitions_stalled_s = self._partitions.update(read_next, wanted, now_s)
+        reader, done, compared = self._reader, self._recheck.done, self._recheck.waits_for
+        at = dict(read_next)
+        if reader is not None:
+            # The records of a topic-partition that is still compared are held back, so only the reader advances.
+            at |= {partition: reader.offset_next(partition) for partition in compared}
+        read = {partition for partition in ends if partition not in self._paused and (done or partition in compared)}
+        wanted = {partition: ends[partition] for partition in read if asked}
+        self.partitions_stalled_s = self._partitions.update(at, wanted, now_s)
         if min(self.partition_stalled_s, now_s - self._remade_at_s) > self._settings.stall_s:
             self._remake_reader, self._remade_at_s = "the reader made no progress while the log went on", now_s
 

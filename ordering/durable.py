@@ -121,10 +121,15 @@ def move_into_place(made: Path, target: Path) -> None:
 
 
 def _write_new(file: Path, content: bytes, mode: int) -> None:
+    """Raises `OSError`, and then leaves no file of its own."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "wb") as out:
-        out.write(content)
-        sync(out)
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(content)
+            sync(out)
+    except OSError:
+        file.unlink(missing_ok=True)
+        raise
 
 
 @contextlib.contextmanager

@@ -172,7 +172,11 @@ class EmbeddedLog:
         if self._committer is not None:
             await asyncio.wait([self._committer])
         self._disk.shutdown()
-        self._store.close()
+        try:
+            self._store.close()
+        except Exception:  # rocksdict raises nothing more specific
+            if self._failure is None:  # otherwise it repeats the error of the failed write
+                raise
 
     def check_open(self) -> None:
         """Raise `NotReady` after close, `Fatal` after the disk failed."""

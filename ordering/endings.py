@@ -6,12 +6,11 @@ both may take for ever, or fail half-way and leave connections and tasks behind.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from ordering.errors import error_text
 from ordering.leadership import Leadership
@@ -41,6 +40,12 @@ class Producer(AIOKafkaProducer):  # type: ignore[misc]  # aiokafka ships no typ
                 self._requests.discard(task)
 
         self._sender._send_produce_req = send_and_remember
+
+    async def wait_until_known(self, partition: TopicPartition) -> None:
+        """Return when the metadata has the partition: `send` asserts that. Brokers learn of a new partition at different times."""
+        while partition.partition not in await self.partitions_for(partition.topic):
+            await self.client.force_metadata_update()
+            await asyncio.sleep(self.client._retry_backoff)
 
     def _leave_former_leaders(self, cluster: Any) -> None:
         """Disconnect brokers that no longer lead a partition with a batch in flight: they may never reply."""
@@ -81,7 +86,6 @@ async def _within(work: Coroutine[Any, Any, Any], timeout_s: float) -> None:
         await asyncio.wait([task], timeout=timeout_s)
     finally:
         task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.wait([task], timeout=timeout_s)
+    await asyncio.wait([task], timeout=timeout_s)
     if task.done() and not task.cancelled() and (problem := task.exception()) is not None:
         logger.warning("closing a kafka client failed error=%s", error_text(problem))

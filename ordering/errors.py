@@ -57,7 +57,7 @@ class FatalCode(StrEnum):
     CONTENT_LOST = "content-lost"
     """The log had the content of an entry, and has lost it (R10)."""
     DISK_FULL = "disk-full"
-    """The disk of the index has no space left."""
+    """The disk of the index, or of the embedded log, has no space left."""
     DUPLICATE_WORKER_NAME = "duplicate-worker-name"
     """Another process has this worker's name and keeps fencing it (R5)."""
     FORMAT_TOO_NEW = "format-too-new"

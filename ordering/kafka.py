@@ -8,6 +8,7 @@ waits for a broker, and a writer or reader that failed once is replaced.
 |---|---|
 | an idempotent send is retried for ever | `append` has a deadline; after it the outcome is unknown, and the writer is broken |
 | sends that wait for space in a batch may be reordered | one send per topic-partition at a time, first come first served |
+| a send to a partition that its metadata lacks fails an assertion | `endings.Producer.wait_until_known` |
 | `stop` waits until everything is sent | `endings.Producer.abandon` cancels instead |
 | an error in one partition drops records already fetched from others | a reader that failed is broken |
 | its fetching task may end silently | checked at each empty poll |
@@ -384,6 +385,7 @@ class KafkaWriter:
         try:
             async with limit:
                 async with self._turns[partition]:
+                    await self._producer.wait_until_known(self._partitions[partition])
                     self._check()
                     delivery = await send()
                     # A cancelled or timed-out caller never retrieves the result; retrieve it, so that asyncio does not log it.

@@ -24,6 +24,10 @@ from ordering.torn import only_last_write_torn
 STORE_FORMAT_VERSION: Final = 1
 """The format of the store, as in the table above; a newer one is not opened."""
 
+NO_SPACE: Final = "No space left on device"
+"""Part of RocksDB's error when the disk is full."""
+
+_LOCK = "/LOCK: "
 KEY: Final = Struct(">IQ")
 _VALUE_HEAD = Struct(">qiB")
 META_KEY: Final = b"\xff\xff\xff\xffmeta"
@@ -95,20 +99,23 @@ def open_store(path: Path) -> tuple[Rdict, str | None]:
     """Returns the store, and RocksDB's error about a last write that a crash interrupted, or None.
 
     Such a write was never acknowledged and is dropped. Raises `ConfigurationError` when another process has the store open, `Fatal` when it
-    is damaged.
+    is damaged or its disk is full.
     """
     settings = options(create=False)
     try:
         try:
             return Rdict(str(path), settings), None
         except Exception as problem:  # rocksdict raises nothing more specific, so only its text can be checked
-            if "LOCK" in str(problem) or not only_last_write_torn(path):
+            if _LOCK in str(problem) or not only_last_write_torn(path):
                 raise
             # Recover up to the damage, which is the end. A crash from here on leaves the same file, and perhaps an empty one after it.
             settings.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
             return Rdict(str(path), settings), str(problem)
     except Exception as problem:
-        if "LOCK" in str(problem):
+        if NO_SPACE in str(problem):  # recovery writes too; an older copy would lack acknowledged records
+            what = f"the log in {path} cannot be opened: {problem}; free or replace the disk, then restart"
+            raise Fatal(FatalCode.DISK_FULL, what) from problem
+        if _LOCK in str(problem):
             raise ConfigurationError(f"the log in {path} is open elsewhere: one process only; stop the other one first") from problem
         raise Fatal(FatalCode.LOG_DAMAGED, f"the log in {path} cannot be opened: {problem}; restore it from a copy") from problem
 

@@ -28,9 +28,10 @@ from rocksdict import (
     WriteBatch,
 )
 
-from notary.index.store import DECISIONS, FAMILIES, NO_SPACE, STATES, Family, disk_full
+from notary.index.store import DECISIONS, FAMILIES, STATES, Family, disk_full
 from ordering.errors import ConfigurationError, Fatal, FatalCode
 from ordering.settings import Fixed, Positive
+from ordering.store import NO_SPACE
 
 MEMTABLE_BLOOM_RATIO: Final = 0.1
 LOOKED_UP: Final = (STATES, DECISIONS)

@@ -16,11 +16,11 @@ from types import TracebackType
 from typing import Any, Final, Protocol, overload
 
 from ordering.errors import CorruptRecord, Fatal, FatalCode, NotaryError
+from ordering.store import NO_SPACE
 
 INDEX_FORMAT_VERSION: Final = 5
 STATES, DECISIONS, POSITIONS, TILES, META = "states", "decisions", "positions", "tiles", "meta"
 FAMILIES: Final = (STATES, DECISIONS, POSITIONS, TILES, META)
-NO_SPACE: Final = "No space left on device"
 REMEDY: Final = "Move the index away, then restore a snapshot or let this worker replay the log"
 
 

@@ -18,7 +18,7 @@ import pytest
 from joiner import Driver, DriverSettings, Joiner, JoinerLimits, QueueLimits, Sender, SenderSettings
 from notary.decision import Decision
 from notary.index import Index, IndexSettings
-from ordering.errors import CorruptRecord, Fatal, OutcomeUnknown
+from ordering.errors import CorruptRecord, Fatal, NotReady, OutcomeUnknown
 from ordering.log import ORDERING, Leader, Log, LogOffsets, Reader, Record, Writer
 from ordering.memory import MemoryLog
 from ordering.records import Entry, Fence, Genesis, OrderingRecord, OwnerRecord, Register, View, batch_key, decode
@@ -194,7 +194,12 @@ class _FaultyReader:
     async def poll(self, timeout_ms: int) -> list[Record]:
         records = await self._reader.poll(timeout_ms)
         if self._log.on_poll is not None:
-            records = self._log.on_poll(records)
+            try:
+                records = self._log.on_poll(records)
+            except NotReady:
+                # The position of Kafka's consumer is behind the records that a failed poll has lost.
+                self._offsets_next = {partition: self._reader.offset_next(partition) for partition in self._offsets_next}
+                raise
         self._offsets_next |= {record.partition: record.offset + 1 for record in records}
         return records
 

@@ -13,7 +13,7 @@ import payload.submission
 from joiner import JoinerLimits, core, payloads
 from joiner.core import SENT_AT_AHEAD_MAX_MS, VOTERS_MS
 from joiner.ready import RootSeen
-from ordering.log import ORDERING
+from ordering.log import ORDERING, Record
 from ordering.records import batch_key
 from payload import Request
 from tests.joiner.history import KEY, T0, History, Reading, named, registered, requests, rest, value
@@ -126,16 +126,23 @@ def test_own_batch_is_not_trusted_blindly() -> None:
     class Own:
         value = value("a")
         payload_hash = sha256(value).digest()
-        entry_value = b""
         signed_by = KEY.public_key
         requests = requests("a")
 
+        def __init__(self, entry: Record) -> None:
+            self.entry_value = entry.value
+
     history = History()
-    reading = Reading(own={(1, 1): Own(), (1, 2): Own()})
-    reading.step(history.genesis, history.register(), history.entry(1, 1, "a"), history.payload(1, 1, "a"))
+    genesis, register, entry = history.genesis, history.register(), history.entry(1, 1, "a")
+    reading = Reading(own={(1, 1): Own(entry), (1, 2): Own(entry), (1, 3): Own(entry)})
+    reading.step(genesis, register, entry, history.payload(1, 1, "a"))
     reading.step(history.entry(1, 2, "b"), history.payload(1, 2, "b"))
+    # The same payload under an entry with other ids decides nothing: the other workers do not know what this one has sent.
+    ready = reading.step(history.entry(1, 3, "b", payload_hash=Own.payload_hash), history.payload(1, 3, "a"))
     assert reading.batches[0].requests is Own.requests
     assert reading.batches[1].requests == requests("b")
+    assert [anomaly.kind for anomaly in ready.anomalies] == ["bad-content"]
+    assert named(reading.batches)[2] == (1, 3, "0")
 
 
 # ---- R5: incarnations, orphans ----

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import msgspec
 import pytest
 
 import joiner.driver
+import ordering.local_reader
 from joiner import DriverSettings, JoinerLimits
 from joiner.proposals import ReadAhead
 from ordering.errors import FatalCode, NotReady
@@ -92,6 +94,47 @@ async def test_polled_records_are_applied_before_a_worker_is_live(start: Start, 
     assert again.joiner.suspicions.open == {"w2": seen}
     assert not again.joiner.suspicions.live
     assert again.driver.caught_up_offset is None
+
+
+async def test_records_that_a_failed_reader_lost_are_applied_before_a_worker_is_live(start: Start, log: FaultyLog) -> None:
+    """The same for records that a failed poll has lost: the position of that reader is behind them."""
+    worker = start()
+    await worker.decided("a")
+    seen = worker.joiner.history.seen
+    await worker.stop()
+    log.put_signed(Register(nonce("w2"), View(seen, bytes(32)), 1, "w2", "0"))
+    foreign = log.ends()[0] - 1
+
+    def fail(records: list[Record]) -> list[Record]:
+        log.on_poll = None
+        raise NotReady("a record does not match its checksum")
+
+    def withhold(records: list[Record]) -> list[Record]:
+        log.on_poll = fail
+        return [record for record in records if (record.partition, record.offset) != (ORDERING, foreign)]
+
+    log.on_poll = withhold
+    again = start()
+    await again.until(lambda: again.joiner.offset_head == log.ends()[0])
+    assert again.joiner.suspicions.open == {"w2": seen}
+    assert not again.joiner.suspicions.live
+
+
+async def test_a_failed_reader_ends_the_answers_at_once(start: Start, log: FaultyLog) -> None:
+    """A worker whose reader has failed suspends its answers before any other task runs, not only when it opens another reader."""
+    worker = start()
+    await worker.decided("a")
+    await worker.until(lambda: worker.driver.not_ready() is None)
+
+    def fail(records: list[Record]) -> list[Record]:
+        log.on_poll = None
+        raise NotReady("a record does not match its checksum")
+
+    readers, log.on_poll = log.readers, fail
+    await worker.until(lambda: log.on_poll is None)
+    assert log.readers == readers
+    assert "reading was interrupted" in (worker.driver.suspicion() or "")
+    await worker.until(lambda: worker.driver.not_ready() is None)
 
 
 async def test_a_forged_payload_is_read_once(start: Start, log: FaultyLog) -> None:
@@ -333,6 +376,30 @@ async def test_nothing_is_handed_on_before_the_marks_of_all_partitions(start: St
     log.on_poll = None
     again.driver._remake_reader = "the test wants another"
     await again.until(lambda: again.joiner.history.seen > seen)
+
+
+@pytest.mark.parametrize("without_leader", [set(), set(range(PARTITIONS))], ids=["of-all-at-once", "of-some-later"])
+async def test_a_comparison_that_takes_long_is_no_stall(
+    start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch, without_leader: set[int]
+) -> None:
+    """A worker that must read far to find its marks again reads on: another reader would begin again, and never find them."""
+    worker = start()
+    for number in range(2 * PARTITIONS):
+        if number == PARTITIONS:
+            for record in range(100 * PARTITIONS):
+                log.put(record % PARTITIONS, batch_key(1_000 + record, 1), b"forged")
+        await worker.decided(str(number))
+    await worker.stop()
+    monkeypatch.setattr(ordering.local_reader, "POLL_RECORDS_MAX", 1)
+
+    def slowly(records: list[Record]) -> list[Record]:
+        time.sleep(0.002)  # so that reading takes much longer than `stall_ms`
+        return records
+
+    log.on_poll, log.without_leader = slowly, without_leader
+    again = start()
+    await again.until(lambda: again.driver.not_ready() is None and not again.driver.uncompared)
+    assert again.driver.readers_remade == 0
 
 
 async def test_a_forged_payload_does_not_fill_the_memory_at_each_look(start: Start, log: FaultyLog) -> None:

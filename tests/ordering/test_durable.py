@@ -202,6 +202,19 @@ def test_a_file_is_created_without_hard_links(tmp_path: Path, monkeypatch: pytes
     assert [file.name for file in tmp_path.iterdir()] == ["key.pem"]
 
 
+def test_a_full_disk_without_hard_links_leaves_no_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in the middle of a file that is written in place leaves no file, so that the same call can succeed later."""
+
+    def link(source: Path, target: Path) -> None:
+        Disk(monkeypatch).fail_after(1, OSError)  # after the temporary file is gone, the disk is full
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(OSError, match="No space left"):
+        create_file(tmp_path / "file", b"content")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_loser_of_a_creation_learns_that_the_file_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process creates the file first, and removes the temporary file of this one."""
     link = os.link

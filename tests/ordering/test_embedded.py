@@ -301,8 +301,11 @@ def test_damage_before_another_file_is_fatal(directory: Path) -> None:
 
 
 @pytest.mark.seconds
-def test_damage_elsewhere_is_fatal(directory: Path) -> None:
-    """A store whose write-ahead log is complete but whose other files are damaged does not open."""
+@pytest.mark.parametrize("name", ["log", "BLOCKS"])
+def test_damage_elsewhere_is_fatal(tmp_path: Path, name: str) -> None:
+    """A store whose write-ahead log is complete but whose other files are damaged does not open. RocksDB's error has its path."""
+    directory = tmp_path / name
+    EmbeddedLog.create(directory, 2)
     crashed_with(directory, count=3, length=500)
     overwrite(max(directory.glob("MANIFEST-*")), 20, b"\xff" * 16)
     with pytest.raises(Fatal) as raised:
@@ -334,10 +337,13 @@ async def test_full_disk_breaks_the_log(directory: Path) -> None:
             await writer.append(0, b"again", None)
         except OutcomeUnknown:
             print("broken")
+        await log.close()
+        print("closed")
         """,
     )
     output, _ = process.communicate()
-    first, *fatal, broken = output.splitlines()
+    first, *fatal, broken, closed = output.splitlines()
+    assert closed == "closed"
     assert "could not be written" in first
     assert len(fatal) == 3
     assert all("cannot be used any more" in line for line in fatal)
@@ -347,6 +353,19 @@ async def test_full_disk_breaks_the_log(directory: Path) -> None:
     assert acknowledged > 0
     assert [record.key for record in await read_all(log)][:acknowledged] == [b"%d" % number for number in range(acknowledged)]
     await log.close()
+
+
+def test_a_full_disk_is_no_damage(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log whose disk is full does not open, and nobody is advised to replace it by a copy, which would lack its last records."""
+
+    def full(*_: object) -> None:
+        raise Exception(f"IO error: No space left on device: While appending to file: {directory}/000017.sst: No space left on device")
+
+    monkeypatch.setattr("ordering.store.Rdict", full)
+    with pytest.raises(Fatal, match=r"cannot be opened.*No space left.*free or replace the disk") as raised:
+        EmbeddedLog.open(directory)
+    assert raised.value.code is FatalCode.DISK_FULL
+    assert "copy" not in str(raised.value)
 
 
 class HeldDisk:

@@ -1,6 +1,7 @@
 """Tests `KafkaWriter` at moments that cannot be forced on brokers, with a producer that only waits."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from aiokafka import TopicPartition
 
 from joiner import DriverSettings
 from ordering.connection import METADATA_AGE_MS
+from ordering.endings import Producer
 from ordering.errors import NotReady, OutcomeUnknown
 from ordering.kafka import KafkaLog, KafkaTimeouts, KafkaWriter
 from ordering.log import ORDERING
@@ -18,6 +20,9 @@ class SilentProducer:
 
     def __init__(self) -> None:
         self.abandoned = 0
+
+    async def wait_until_known(self, partition: TopicPartition) -> None:
+        pass
 
     async def send(self, *_: object) -> Any:
         await asyncio.get_running_loop().create_future()
@@ -56,6 +61,37 @@ async def test_close_fails_what_is_in_flight() -> None:
     await writer.close()
     assert {type(outcome) for outcome in await asyncio.gather(*appends, return_exceptions=True)} == {OutcomeUnknown}
     assert producer.abandoned == 1
+
+
+async def test_an_append_waits_for_metadata_of_a_new_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another broker than the one that the log asked may not know of a new payload partition yet: the append waits, and does not fail."""
+    producer = Producer(1_000, bootstrap_servers="host:9092", enable_idempotence=True, acks="all", retry_backoff_ms=1)
+    known: list[int] = []
+
+    async def update() -> bool:
+        """Learn of one more partition."""
+        partitions: list[Any] = [(0, number, 1, [1], [1], []) for number in range(len(known) + 1)]
+        metadata = SimpleNamespace(API_VERSION=5, brokers=[(1, "host", 9_092, None)], controller_id=1, topics=[(0, "p", False, partitions)])
+        producer.client.cluster.update_metadata(metadata)
+        known.append(len(partitions))
+        return True
+
+    async def acknowledge(partition: TopicPartition, *_: object, **how: object) -> Any:
+        acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        acknowledged.set_result(None)
+        appended.append(partition)
+        return acknowledged
+
+    appended: list[TopicPartition] = []
+    monkeypatch.setattr(producer.client, "force_metadata_update", update)
+    monkeypatch.setattr(producer._message_accumulator, "add_message", acknowledge)
+    await update()
+    writer = KafkaWriter(producer, {number: TopicPartition("p", number) for number in range(3)}, KafkaTimeouts(append_ms=10_000))
+    await writer.append(2, b"key", b"payload")
+    await writer.append(0, b"key", b"payload")
+    assert [partition.partition for partition in appended] == [2, 0]
+    assert known == [1, 2, 3]
+    await writer.close()
 
 
 def test_metadata_is_requested_often_while_a_worker_suspects_itself() -> None:
