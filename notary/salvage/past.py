@@ -38,8 +38,6 @@ class _Past:
         """True if the decision at an earlier position is unknown: it may have consumed any state."""
         self._decided: dict[TransactionId, tuple[int, str]] = {}
         self._consumed: dict[StateRef, tuple[bytes, str]] = {}
-        self._cited: dict[StateRef, str] = {}
-        """The states that only a conflict shows as consumed, with the source of the conflict."""
 
     def take(self, items: Sequence[Item], names: Sequence[str]) -> None:
         position = self._log.tree.size
@@ -90,13 +88,13 @@ class _Past:
         self._log_time_ms, self._before = item.log_time_ms, name
         me = sha256(id_).digest()
         for state in item.inputs:
-            cited = self._cited.get(state)
+            # If an earlier conflict shows this consumer, a salvage that the log has lost reserved the state for it.
             consumer, whose = self._consumed.setdefault(state, (me, name))
-            if cited is not None or consumer != me:
-                raise ChoiceRefused(position, f"the state {format_state(state)} was consumed before", [name], [cited or whose])
+            if consumer != me:
+                raise ChoiceRefused(position, f"the state {format_state(state)} was consumed before", [name], [whose])
         for state, shown in conflicts_of(item):
             if state not in self._consumed and self._has_gap:
-                self._consumed[state], self._cited[state] = (shown, name), name
+                self._consumed[state] = shown, name
             consumer, whose = self._consumed.get(state, (b"", THE_LOG))
             if consumer != shown:
                 why = "consumed by another transaction" if consumer else "not consumed before, and each decision before is known"

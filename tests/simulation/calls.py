@@ -51,6 +51,7 @@ SUSPENDED: Final = (
     "workers have different roots",
     "a step could not be written into this worker's index",
     "this worker's index is quarantined",
+    "nothing is answered: the owner restores lost decisions",
 )
 
 

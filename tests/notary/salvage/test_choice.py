@@ -139,6 +139,12 @@ def test_a_cited_state_may_have_an_unknown_consumer() -> None:
     assert list(choice.items)[1:] == history[7:]
 
 
+def test_a_cited_consumer_may_be_decided_later() -> None:
+    """A salvage declared its first decision lost, and reserved the state for it. Then it was sent again, and the log lost that salvage."""
+    history = [*ALL[:6], Lost(), decided(7, "refused", cites={9: tag_of(id_of(9))}), ALL[8], ALL[9]]
+    assert list(chosen(ALL[:5], [MemoryIndex("a", history)]).items) == history[5:]
+
+
 # ---- refusals, row by row
 
 
@@ -204,11 +210,11 @@ def test_a_state_consumed_twice() -> None:
 
 
 def test_a_state_consumed_by_another_than_a_conflict_shows() -> None:
-    """A conflict that shows another consumer than the one known is refused, and so is a consumer after the conflict."""
+    """A conflict that shows another consumer than the one known is refused, and so is another consumer after the conflict."""
     shows = decided(8, "refused", cites={3: tag_of(id_of("somebody"))})
     refusal = refused(ALL[:6], receipts=[receipt("r", replaced(8, shows), 8)])
     assert "consumed by another transaction" in str(refusal)
-    later = [*ALL[:6], ALL[6], decided(7, "refused", cites={9: tag_of(id_of(9))}), ALL[8], ALL[9]]
+    later = [*ALL[:7], decided(7, "refused", cites={9: tag_of(id_of("somebody"))}), ALL[8], ALL[9]]
     refusal = refused(ALL[:6], receipts=[receipt("r", later, 7), receipt("q", later, 9)])
     assert (refusal.position, refusal.names) == (9, ["q", "r"])
 
