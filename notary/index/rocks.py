@@ -28,7 +28,7 @@ from rocksdict import (
     WriteBatch,
 )
 
-from notary.index.store import DECISIONS, FAMILIES, STATES, Family, disk_full
+from notary.index.store import DECISIONS, FAMILIES, STATES, Family, Reading, disk_full
 from ordering.errors import ConfigurationError, Fatal, FatalCode
 from ordering.settings import Fixed, Positive
 from ordering.store import NO_SPACE
@@ -122,7 +122,8 @@ class RocksStore:
     @classmethod
     def open(cls, directory: Path, settings: IndexSettings) -> "RocksStore":
         """Open the store in that directory; create it if it is missing. Raises `ConfigurationError` or `Fatal` with the remedy."""
-        return cls(open_store(directory, settings), settings)
+        with Reading(directory):  # to set an option writes a file: the disk may be full
+            return cls(open_store(directory, settings), settings)
 
     @property
     def filter_bytes(self) -> int:
@@ -210,7 +211,7 @@ def open_store(directory: Path, settings: IndexSettings, *, read_only: bool = Fa
                 # rocksdict has no other way to set it.
                 store.get_column_family(family).set_options({"uncache_aggressiveness": str(UNCACHE)})
             check_settings(store, directory, settings)
-        except Fatal:
+        except Exception:
             store.close()
             raise
     return store

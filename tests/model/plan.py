@@ -175,7 +175,6 @@ def _fold(log: Reader, items: list[Item], known: dict[int, tuple[Item, str]]) ->
     """Go through the decisions as a notary would have made them; returns the states consumed. Raises `Refused` where none would have."""
     ids = {decision.id: position for position, decision in enumerate(item.decision for item in log.leaves) if decision is not None}
     spent, time, unknown = dict(log.spent), log.time, any(item.decision is None for item in log.leaves)
-    cited: dict[int, str] = {}
     for position, item in enumerate(items, log.size):
         decision, name = item.decision, known.get(position, (item, ""))[1]
         if decision is None:
@@ -187,12 +186,12 @@ def _fold(log: Reader, items: list[Item], known: dict[int, tuple[Item, str]]) ->
             raise Refused(position, "log time goes back", name, THE_LOG)
         ids[decision.id], time = position, decision.time
         for state in item.inputs or ():
-            if state in cited or spent.get(state, tag(decision.id)) != tag(decision.id):
-                raise Refused(position, f"state {state} was consumed before", name, cited.get(state, THE_LOG))
-            spent[state] = tag(decision.id)
+            # An earlier conflict may show this consumer: a salvage that the log has lost reserved the state for it.
+            if spent.setdefault(state, tag(decision.id)) != tag(decision.id):
+                raise Refused(position, f"state {state} was consumed before", name, THE_LOG)
         for state, _, consumer in decision.conflicts:
             if state not in spent and unknown:
-                spent[state], cited[state] = consumer, name
+                spent[state] = consumer
             if spent.get(state) != consumer:
                 raise Refused(position, f"state {state} was not consumed like that", name, THE_LOG)
     return spent

@@ -10,6 +10,7 @@ import pytest
 from notary.index import IndexSettings
 from notary.index.rocks import RocksStore, open_store
 from notary.index.store import DECISIONS, FAMILIES, META, STATES, Store
+from ordering.errors import Fatal, FatalCode
 from ordering.settings import INTEGER_MAX
 from tests.simulation.disk import SimulatedDisk, SimulatedStore
 
@@ -120,6 +121,20 @@ class TestTheSimulatedDisk:
         disk.write([(META, b"a", b"2")])
         disk.restore(1)
         assert disk.families[META] == {b"a": b"1"}
+
+
+def test_a_disk_that_fills_while_an_index_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options are set after RocksDB has opened, and it writes them into a file. The index can be opened again once there is space."""
+
+    def full(*_: object) -> None:
+        raise Exception("IO error: Unable to persist options.: IO error: No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("notary.index.rocks.check_settings", full)
+        with pytest.raises(Fatal, match=r"does not open.*No space left.*Free or replace its disk") as raised:
+            RocksStore.open(tmp_path, IndexSettings())
+    assert raised.value.code is FatalCode.DISK_FULL
+    RocksStore.open(tmp_path, IndexSettings()).close()
 
 
 def test_filters_of_a_large_index_are_in_parts(tmp_path: Path) -> None:

@@ -147,6 +147,16 @@ def test_choices_on_random_histories(first: int, monkeypatch: pytest.MonkeyPatch
     assert compared.refused > 0
 
 
+def test_a_cited_consumer_may_be_decided_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A salvage that the log lost reserved the state for it. Random histories hardly ever show that."""
+    compared = Compared()
+    compared.translation.tags[tag("again")] = tag_of(id_of("again"))
+    monkeypatch.setattr(model.Item, "leaf", lambda item, position: compared.translation.leaf(item, position))
+    refused = model.Decision(1, "refused", 1, model.INPUT_CONFLICT, ((9, "input", tag("again")),))
+    leaves = model.Item(), model.Item(refused), model.Item(model.Decision(2, "again", 2, model.COMMITTED), (9,))
+    assert compared.plan(Reader(), [planning.Index("a", leaves, ((9, tag("again")),))]).items == [*leaves]
+
+
 MUTANTS: dict[str, tuple[object, str, object, int]] = {
     "indexes are not compared": (choice, "compare_indexes", lambda indexes: None, 1),
     "decisions are not compared": (choice, "check_past", lambda log, items, names, indexes: None, 1),
