@@ -75,10 +75,6 @@ class SegmentStream:
 
     async def seal(self, command: SealCommand) -> Sealed:
         """Seal. Raises `NotReady`, and `ConfigurationError` for segments of another log or a log that lost sealed records."""
-        known = self._log.payload_partitions
-        await self._log.has_partitions(command.payload_partitions)
-        if self._log.payload_partitions > known:
-            await self.close()  # the open reader does not read the new ones
         newest_ms, skipped = 0, ""
         if command.leave_ms or self._commands_until_check <= 0:
             newest_ms, skipped = await self._check()
@@ -88,6 +84,10 @@ class SegmentStream:
             return Sealed(skipped_turn=True, skipped=skipped)
         segments = records = 0
         try:
+            known = self._log.payload_partitions
+            await self._log.has_partitions(command.payload_partitions)
+            if self._log.payload_partitions > known:
+                await self.close()  # the open reader does not read the new ones
             ends = {partition: offsets.log_end for partition, offsets in (await self._log.offsets()).items() if partition != ORDERING}
             if missing := set(range(self._log.payload_partitions)) - ends.keys():
                 raise NotReady(f"{describe(min(missing))} has no leader: entries are sealed only with their content")

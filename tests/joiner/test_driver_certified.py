@@ -82,13 +82,19 @@ async def test_interruption_that_harmed_nothing(start: Start, log: FaultyLog) ->
     assert worker.sender.incarnation == 1
 
 
-async def test_polled_records_are_applied_before_a_worker_is_live(start: Start, log: FaultyLog) -> None:
-    """A foreign view in the last records of the log raises a suspicion: records that were only polled do not count as read."""
+async def _stopped_before_a_foreign_view(start: Start, log: FaultyLog) -> int:
+    """Returns the number of records in the view, in the last record of the log, of a worker that saw another history."""
     worker = start()
     await worker.decided("a")
     seen = worker.joiner.history.seen
     await worker.stop()
     log.put_signed(Register(nonce("w2"), View(seen, bytes(32)), 1, "w2", "0"))
+    return seen
+
+
+async def test_polled_records_are_applied_before_a_worker_is_live(start: Start, log: FaultyLog) -> None:
+    """A foreign view in the last records of the log raises a suspicion: records that were only polled do not count as read."""
+    seen = await _stopped_before_a_foreign_view(start, log)
     again = start()
     await again.until(lambda: again.joiner.offset_head == log.ends()[0])
     assert again.joiner.suspicions.open == {"w2": seen}
@@ -98,11 +104,7 @@ async def test_polled_records_are_applied_before_a_worker_is_live(start: Start, 
 
 async def test_records_that_a_failed_reader_lost_are_applied_before_a_worker_is_live(start: Start, log: FaultyLog) -> None:
     """The same for records that a failed poll has lost: the position of that reader is behind them."""
-    worker = start()
-    await worker.decided("a")
-    seen = worker.joiner.history.seen
-    await worker.stop()
-    log.put_signed(Register(nonce("w2"), View(seen, bytes(32)), 1, "w2", "0"))
+    seen = await _stopped_before_a_foreign_view(start, log)
     foreign = log.ends()[0] - 1
 
     def fail(records: list[Record]) -> list[Record]:

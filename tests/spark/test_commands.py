@@ -221,25 +221,24 @@ def test_what_cannot_be_verified(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "the executors of spark://127.0.0.1:1 do not reach a temporary folder of this machine" in done.stdout + done.stderr
 
 
-def test_without_sparks_packages_the_exit_code_is_2(tmp_path: Path) -> None:
-    """Missing Spark packages give exit code 2 and advice: 1 would mean violations. `--help` works without them, also by `notary`."""
-    (tmp_path / "pyspark.py").write_text("raise ModuleNotFoundError('no', name='pyspark')\n")
+@pytest.mark.parametrize(
+    ("problem", "shown"),
+    [
+        ("ModuleNotFoundError('no', name='pyspark')", "pyspark is not installed: pip install"),
+        ("ImportError('libarrow.so: cannot open shared object file')", "libarrow.so: cannot open shared object file"),
+    ],
+    ids=["missing", "damaged"],
+)
+def test_without_sparks_packages_the_exit_code_is_2(tmp_path: Path, problem: str, shown: str) -> None:
+    """Missing or damaged packages give exit code 2 and the reason: 1 would mean violations. `--help` works, also by `notary`."""
+    (tmp_path / "pyspark.py").write_text(f"raise {problem}\n")
     path = f"{tmp_path}{os.pathsep}{ROOT}"
     done = _run(tmp_path, [*VERIFY, "--archive", tmp_path, "--out", tmp_path / "out"], PYTHONPATH=path)
     assert done.returncode == 2
-    assert "pyspark is not installed: pip install" in done.stderr
+    assert shown in done.stderr
     done = _run(tmp_path, [sys.executable, "-m", "notary", "verify-log", "--help"], PYTHONPATH=path)
     assert done.returncode == 0
     assert "--checkpoint-from DIR" in done.stdout
-
-
-def test_a_damaged_package_gives_exit_code_2(tmp_path: Path) -> None:
-    """Python's own exit code for an error while a package is imported, 1, would mean violations."""
-    (tmp_path / "pyspark.py").write_text("raise ImportError('libarrow.so: cannot open shared object file')\n")
-    path = f"{tmp_path}{os.pathsep}{ROOT}"
-    done = _run(tmp_path, [*VERIFY, "--archive", tmp_path, "--out", tmp_path / "out"], PYTHONPATH=path)
-    assert done.returncode == 2
-    assert "libarrow.so: cannot open shared object file" in done.stderr
 
 
 def test_folders_are_those_of_this_process(tmp_path: Path) -> None:

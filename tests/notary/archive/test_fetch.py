@@ -48,8 +48,9 @@ async def test_two_ranges_hold_each_record_once(tmp_path: Path) -> None:
     assert made.prune(9_999) == [], "each is the last one of a topic-partition"
 
 
-async def test_contents_of_a_new_partition_are_sealed(tmp_path: Path) -> None:
-    """The owner adds a partition while the process runs: a log on Kafka has it once it was counted, and entries name it."""
+@pytest.mark.parametrize("fails", [False, True])
+async def test_contents_of_a_new_partition_are_sealed(tmp_path: Path, fails: bool) -> None:
+    """The owner adds a partition while the process runs: a log on Kafka has it once it was counted, also if brokers fail then."""
     made = Streamed(tmp_path)
     await made.append(*FIRST)
     process = made.process()
@@ -59,8 +60,13 @@ async def test_contents_of_a_new_partition_are_sealed(tmp_path: Path) -> None:
         if count > made.log.payload_partitions:
             made.log._records[2] = [Record(2, 0, 7, b"key", b"r0")]
             made.log._payload_partitions = count
+            if fails:
+                raise NotReady("the brokers are away")
 
     made.log.has_partitions = has_partitions  # type: ignore[method-assign]
+    if fails:
+        with pytest.raises(NotReady):
+            await process.seal(msgspec.structs.replace(made.command(2), payload_partitions=3))
     assert (await process.seal(msgspec.structs.replace(made.command(2), payload_partitions=3))).records == 2
     assert made.fetch().records == 5
     assert await made.archived() == {ORDERING: [b"o0", b"o1"], 0: [b"p0"], 1: [b"q0"], 2: [b"r0"]}

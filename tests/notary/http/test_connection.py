@@ -374,6 +374,19 @@ async def test_a_client_that_leaves_during_a_decision_is_noticed(monkeypatch: py
         assert talk.app.calls[0].gone
 
 
+async def test_a_flood_behind_a_call_that_waited_stays_in_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading resumes during the decision, to see whether the client leaves. It ends again with the next bytes, however many come."""
+    monkeypatch.setattr(lines, "SLICE_S", -1.0)
+    async with talking() as talk:
+        await talk.send(head("/read", "X: " + "x" * SLICE_BYTES) + CHUNKS_END)
+        await talk.until(ConnectionState.DECIDING)
+        flood = asyncio.create_task(asyncio.get_running_loop().sock_sendall(talk.client, b"\0" * len(LARGE) * 2))
+        await turns(200)
+        assert 0 < len(talk.connection._unread) <= 1 << 20
+        assert not flood.done()
+        flood.cancel()
+
+
 async def test_a_bug_in_a_call_that_waited_costs_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """The call has waited for its slice, with a piece of its body."""
     monkeypatch.setattr(lines, "SLICE_S", -1.0)
