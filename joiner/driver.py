@@ -19,7 +19,6 @@ does the worker register.
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Generic, Protocol, TypeVar
@@ -32,6 +31,7 @@ from joiner.recheck import Recheck, contradiction, examine, find_again, sought, 
 from joiner.sender import Sender
 from joiner.settings import DriverSettings
 from joiner.stalled import StallDetector
+from ordering.clock import uptime_s
 from ordering.errors import Fatal, FatalCode, NotReady, OutOfRange
 from ordering.local_reader import describe
 from ordering.log import ORDERING, Log, Reader, Record
@@ -80,11 +80,11 @@ class Driver(Generic[Decision]):
         settings: DriverSettings,
         clock_ms: Callable[[], int],
         observers: Iterable[Callable[[Ready], None]] = (),
-        now_s: Callable[[], float] = time.monotonic,
+        now_s: Callable[[], float] = uptime_s,
         executor: Executor | None = None,
     ) -> None:
-        """`observers` are called after each step, once it is durable. `clock_ms` is the wall clock, `now_s` a monotonic clock. Signatures
-        are verified in `executor`, if there is one.
+        """`observers` are called after each step, once it is durable. `clock_ms` is the wall clock, and `now_s` never runs
+        backwards. Signatures are verified in `executor`, if there is one.
         """
         self._log = log
         self.joiner = joiner
@@ -296,15 +296,19 @@ class Driver(Generic[Decision]):
     async def _lost_while_held(self, records: Sequence[Record]) -> bool:
         """Read held-back records again if the comparison of another topic-partition took long. Returns True if one is lost.
 
-        The topic-partitions of these records were paused meanwhile, so the reader detects no interruption there.
+        The topic-partitions of these records were paused meanwhile, so the reader detects no interruption there. If reading them again
+        takes long too, all of them are read once more: a new comparison would end here again, for ever if the brokers are slow.
         """
-        began_s = self._now_s()
-        since_s = began_s - self._settings.interrupted_after_s
-        wanted = to_find_again([record for record in records if self._seen_at_s.get(record.partition, since_s) < since_s])
-        read_again = list(wanted)
-        if await find_again(self._log, wanted):
-            return True
-        self._seen_at_s |= dict.fromkeys(read_again, began_s)
+        limit_s = self._settings.interrupted_after_s
+        since_s = self._now_s() - limit_s
+        while old := [record for record in records if self._seen_at_s.get(record.partition, since_s) < since_s]:
+            began_s = self._now_s()
+            if await find_again(self._log, to_find_again(old)):
+                return True
+            self._seen_at_s |= dict.fromkeys({record.partition for record in old}, began_s)
+            if self._remake_reader or self._now_s() - began_s <= limit_s:
+                break
+            self._ran_at_s = since_s = self._now_s()  # all records will have been seen after this
         return False
 
     def _interruption(self, reader: Reader) -> str:

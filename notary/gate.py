@@ -265,11 +265,8 @@ class Gate:
         size = body.size + len(data)
         if size > SUBMISSION_BYTES_MAX:
             return TooLarge(f"the body has more than {SUBMISSION_BYTES_MAX} bytes, the limit of a submission: {_FEWER}")
-        if (full := self._no_bytes(self.body_bytes - body.size, size)) is not None:
+        if (full := self._no_bytes(body.size, size, body.network if body.is_unauthenticated else "")) is not None:
             return full
-        if body.is_unauthenticated and (whose := self._unauthenticated_too_many(body, size)):
-            text = f"submissions {whose} use all bytes reserved for unauthenticated connections: send the same again later"
-            return self._with_ticket(Overloaded(text), "capacity", None)
         rejection = None
         if not body.size and self._capacity is not None and not self._capacity.is_calm(1, 1) and body.party:
             # Reject it before its end. A body that names two parties is rejected for either of them, and is never admitted.
@@ -280,25 +277,27 @@ class Gate:
             self._count_bytes(body, len(data))
         return rejection
 
-    def _no_bytes(self, others_bytes: int, size: int) -> Overloaded | None:
-        """Returns the rejection if `size` bytes exceed the limit, besides those of other bodies and of the queue; else None."""
-        others_bytes += 0 if self._capacity is None else self._capacity.pending_bytes
+    def _no_bytes(self, counted: int, size: int, network: str) -> Overloaded | None:
+        """Returns the rejection if `size` bytes exceed a limit, besides those of other bodies and of the queue; else None.
+
+        `counted`: its bytes that count already. `network`: the client's address if it is unauthenticated; else empty.
+        """
+        others_bytes = self.body_bytes - counted + (0 if self._capacity is None else self._capacity.pending_bytes)
         if others_bytes and others_bytes + size > self._bytes_max:
             # A body larger than the complete capacity is read when nothing else is there, as in the queue.
             text = f"{others_bytes} bytes of submissions wait here already, of {self._bytes_max} at most: send the same again later"
             return self._with_ticket(Overloaded(text), "capacity", None)
-        return None
-
-    def _unauthenticated_too_many(self, body: Body, size: int) -> str:
-        """Returns the origin of the unauthenticated bodies that leave no capacity for `size` bytes, as a phrase; else empty."""
+        if not network:
+            return None
         for key, part, whose in (
-            (body.network, UNAUTHENTICATED_ADDRESS_PART, "from your address"),
+            (network, UNAUTHENTICATED_ADDRESS_PART, "from your address"),
             ("", UNAUTHENTICATED_PART, "from all addresses"),
         ):
-            others_bytes = self._unauthenticated_bytes[key] - body.size
+            others_bytes = self._unauthenticated_bytes[key] - counted
             if others_bytes and others_bytes + size > max(self._bytes_max // part, SUBMISSION_BYTES_MAX):
-                return whose
-        return ""
+                text = f"submissions {whose} use all bytes reserved for unauthenticated connections: send the same again later"
+                return self._with_ticket(Overloaded(text), "capacity", None)
+        return None
 
     def _count_bytes(self, body: Body, size: int) -> None:
         self.count_bytes(size, body.network if body.is_unauthenticated else "")
@@ -460,11 +459,14 @@ class Gate:
             raise Malformed("JSON parsers disagree about its party: give `party` once, as plain text", "party")
         return self._admit_decoded(submission, verify, ticket)
 
-    def admit_verified(self, submission: Submission, ticket: bytes = b"") -> AdmittedSubmission:
-        """Admit a submission whose party, format and signature an acceptor process has checked."""
+    def admit_verified(self, submission: Submission, ticket: bytes = b"", network: str = "") -> AdmittedSubmission:
+        """Admit a submission whose party, format and signature an acceptor process has checked.
+
+        `network`: the client's address if it is unauthenticated; else empty.
+        """
         if (problem := self._closed()) is not None:
             raise problem
-        if self.body_bytes and (full := self._no_bytes(self.body_bytes, len(submission.encoded))) is not None:
+        if self.body_bytes and (full := self._no_bytes(0, len(submission.encoded), network)) is not None:
             raise full  # other submissions are looked up
         return self._admit_decoded(submission, _verified, ticket)
 

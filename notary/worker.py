@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
@@ -27,7 +26,7 @@ from notary.tickets import Tickets
 from notary.topic_watch import TopicWatch
 from notary.tracing import tracing_of
 from notary.version import VERSION
-from ordering.clock import clock_ms
+from ordering.clock import clock_ms, uptime_s
 from ordering.kafka import KafkaLog
 from ordering.log import Log
 
@@ -43,8 +42,8 @@ class Environment(msgspec.Struct, frozen=True):
 
     clock_ms: Callable[[], int] = clock_ms
     """The wall clock, milliseconds since 1970."""
-    now_s: Callable[[], float] = time.monotonic
-    """A clock that never runs backwards."""
+    now_s: Callable[[], float] = uptime_s
+    """A clock that never runs backwards, and counts the time for which the machine was suspended."""
     nonce: Callable[[], bytes] = lambda: os.urandom(16)
     """16 bytes that nobody has used."""
     threads: bool = True

@@ -1,8 +1,18 @@
-"""This machine's wall clock. The composition root passes it on; no code that decides reads it (R6)."""
+"""This machine's clocks. The composition root passes them on; no code that decides reads them (R6)."""
 
 import time
+
+_SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # Linux; elsewhere the nearest one
 
 
 def clock_ms() -> int:
     """Returns the wall clock in milliseconds since 1970-01-01 UTC."""
     return time.time_ns() // 1_000_000
+
+
+def uptime_s() -> float:
+    """Returns the seconds since this machine started. It never runs backwards.
+
+    Unlike `time.monotonic`, it counts the time for which the machine was suspended. So a worker notices that it did not run (R10).
+    """
+    return time.clock_gettime(_SINCE_BOOT)

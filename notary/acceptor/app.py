@@ -189,7 +189,8 @@ class AcceptorApp:
         number = self._number()
         if not submission_call.of_party:
             self._of_address[number] = len(submission.encoded)
-        self._hand_over(submission_call.call, Submitted(number, submission_call.since_s, submission_call.form, submission))
+        call, network = submission_call.call, submission_call.network if submission_call.is_unauthenticated else ""
+        self._hand_over(call, Submitted(number, submission_call.since_s, submission_call.form, submission, network))
 
     def rejected(self, call: Call, problem: Exception, since_s: float) -> None:
         """Answer a rejected call here."""
@@ -214,16 +215,14 @@ class AcceptorApp:
     def _hand_over(self, call: Call, message: Submitted | LookupCall) -> None:
         self._calls[message.number] = call
         self._link.send(message)
-        left = ClientLeft(message.number)
-        if isinstance(message, Submitted):
-            call.when_gone = lambda: self._link.send(left)
-            has_left = call.gone
-        else:
-            if message.path.startswith(TRANSACTIONS) and message.query:  # it may be a long poll
-                call.left = lambda: self._link.send(left)
-            has_left = not call.may_wait
-        if has_left:
-            self._link.send(left)
+        gone, half = ClientLeft(message.number), ClientLeft(message.number, half=True)
+        call.when_gone = lambda: self._link.send(gone)
+        if isinstance(message, LookupCall) and message.path.startswith(TRANSACTIONS) and message.query:  # it may be a long poll
+            call.left = lambda: self._link.send(half)
+            if not call.may_wait:
+                self._link.send(half)
+        if call.gone:
+            self._link.send(gone)
 
     def _count(self, status: int, route: str = SUBMISSIONS) -> None:
         """Count a call that was rejected without being read."""

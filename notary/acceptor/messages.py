@@ -44,6 +44,8 @@ class Submitted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
     form: AnswerForm
     submission: Submission
     """The decoded submission; its `encoded` goes into the log."""
+    network: str = ""
+    """The client's address if its connection is unauthenticated; else empty."""
 
 
 class LookupCall(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):
@@ -76,9 +78,11 @@ class HandshakesFailed(msgspec.Struct, frozen=True, gc=False, array_like=True, t
 
 
 class ClientLeft(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=6):
-    """The client of a call has left: the call ends. A long poll also ends when its client has closed its half of the connection."""
+    """The client of a call has left: the call ends."""
 
     number: int
+    half: bool = False
+    """True if it has only closed its half of the connection: a long poll ends, and is answered."""
 
 
 # ---- from the worker ----

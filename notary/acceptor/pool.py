@@ -237,6 +237,7 @@ class _Process:
     def _take(self, message: Up) -> None:
         if isinstance(message, Submitted):
             call = self._calls[message.number] = Call("POST", SUBMISSIONS, b"", [], self._answer(message.number))
+            call.network = message.network
             self._app.take_verified(call, message.submission, message.form, message.since_s)
         elif isinstance(message, LookupCall):
             called = Call(message.method, message.path, message.query, [], self._answer(message.number))
@@ -245,7 +246,7 @@ class _Process:
             self._app.take_read(called)
         elif isinstance(message, ClientLeft):
             if (left := self._calls.get(message.number)) is not None:
-                _client_left(left)
+                _client_left(left, half=message.half)
         elif isinstance(message, AnswerCounts):
             self._app.answered_before(message.call, message.status, message.count, message.seconds)
         elif isinstance(message, HandshakesFailed):
@@ -269,9 +270,9 @@ class _Process:
             _client_left(call)
 
 
-def _client_left(call: Call) -> None:
-    """End the wait of a submission, or a long poll if it has begun."""
-    if call.path == SUBMISSIONS:
+def _client_left(call: Call, *, half: bool = False) -> None:
+    """End the wait of a submission, or a long poll if it has begun. `half`: the client may still read an answer."""
+    if not half:
         call.leave()
     call.may_wait = False  # its turn may come later
     if call.left is not None:

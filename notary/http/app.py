@@ -117,7 +117,7 @@ class App(Lifecycle):
             assert self.worker is not None
             if self.unanswered.is_standing():
                 self.admission_changed()
-            InFlight(self, call, self.worker.gate.admit_verified(submission, form.ticket), form, since_s).start()
+            InFlight(self, call, self.worker.gate.admit_verified(submission, form.ticket, call.network), form, since_s).start()
         except Exception as problem:
             self.rejected(call, problem, since_s)
             self.admission_changed()
@@ -129,7 +129,8 @@ class App(Lifecycle):
 
     def _read_in_turn(self, call: Call) -> Pieces[None]:
         self._start(call)
-        yield METRICS_US if call.path == "/metrics" else LOOK_UP_US
+        if not call.gone:
+            yield METRICS_US if call.path == "/metrics" else LOOK_UP_US
 
     def answered_before(self, call: str, status: int, count: int, seconds: Sequence[float]) -> None:
         """Count calls that an acceptor process answered by itself; `seconds`: the durations of those that its gate checked."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from joiner import AdmittedSubmission, Pending
 from notary.decision import CONFLICT_US, CONFLICTS_A_PIECE, Decision
-from notary.http.call import JSON, TEXT, Answer, Call
+from notary.http.call import JSON, Call
 from notary.http.lifecycle import BUG, Lifecycle
 from notary.http.submission import SUBMISSIONS, AnswerForm
 from notary.index import ROW_US, TILE_US
@@ -19,8 +19,6 @@ from ordering.pieces import Pieces
 
 logger = logging.getLogger("notary.http")
 
-NOBODY: Final[Answer] = (202, TEXT, b"")
-"""For a client that has left. It goes as far as the acceptor process, which then forgets the call."""
 RETRY_AFTER_UNDECIDED_S: Final = 1
 COPIED_BYTES_US: Final = 2_000
 IDS_A_PIECE: Final = 200
@@ -205,8 +203,7 @@ class InFlight:
             return
         if self._call.gone:
             self._end_trace()
-            self._call.answer(NOBODY)
-            self._app.left()
+            self._app.drop(self._call)
             return
         if self._may_not_read() or len(decisions) < len(requests):  # a suspension may have begun and ended since
             decisions = [None] * len(requests)

@@ -21,6 +21,8 @@ from ordering.ids import excerpt
 logger = logging.getLogger("notary.http")
 
 BUG: Final[Answer] = (500, TEXT, b"Internal Server Error\n")
+NOBODY: Final[Answer] = (202, TEXT, b"")
+"""For a client that has left. It goes as far as the acceptor process, which then forgets the call."""
 
 
 class Waiting(Protocol):
@@ -117,6 +119,11 @@ class Lifecycle:
         self._under_way -= 1
         if not self._under_way:
             self._idle.set()
+
+    def drop(self, call: Call) -> None:
+        """End a call whose client has left."""
+        call.answer(NOBODY)
+        self.left()
 
     def answer(self, call: Call, route: str, answer: Answer, since_s: float | None = None, *, after_body: bool = False) -> None:
         """Count an answer, and send it."""

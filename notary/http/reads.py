@@ -90,7 +90,7 @@ class Read:
     def _show(self) -> None:
         """Answer at once, or in pieces from the next turn on. For a client that has left, read nothing from the index."""
         if self._call.gone:
-            self._app.left()
+            self._app.drop(self._call)
             return
         try:
             found = self._found()
@@ -125,7 +125,7 @@ class Read:
                 except StopIteration as done:
                     self._answer(done.value)
                     return
-            app.left()
+            app.drop(self._call)
         except Exception as problem:
             app.reject(self._call, self._route, problem)
 

@@ -13,6 +13,7 @@ import joiner.driver
 import ordering.local_reader
 from joiner import DriverSettings, JoinerLimits
 from joiner.proposals import ReadAhead
+from joiner.sender import KEY_WAIT_S
 from ordering.errors import FatalCode, NotReady
 from ordering.log import ORDERING, Log, LogOffsets, Reader, Record
 from ordering.records import Activate, Entry, OrderingRecord, Register, Retire, Settle, View, batch_key, decode
@@ -624,6 +625,20 @@ async def test_a_worker_without_a_key_of_the_log(start: Start, log: FaultyLog) -
     assert KEY.public_key.hex() in fatal
     assert SECOND.public_key.hex() in fatal
     assert log.ends() == ends
+
+
+@pytest.mark.seconds
+async def test_waiting_for_a_key_begins_again_after_a_suspicion(start: Start, log: FaultyLog) -> None:
+    """A worker without the key in force may not have read the record of a later key while it was suspended, so it waits again."""
+    worker = start(keys=Keys(SECOND))
+    await worker.until(lambda: worker.driver.may_not_append() is None)
+    await asyncio.sleep(0.1)
+    worker.sender.hold = lambda: "suspended by the test"
+    await asyncio.sleep(KEY_WAIT_S)
+    worker.sender.hold = worker.driver.may_not_append
+    await asyncio.sleep(0.1)
+    assert not worker.running.done()
+    await worker.dies()
 
 
 async def test_a_worker_that_is_retired_stops(start: Start, log: FaultyLog) -> None:

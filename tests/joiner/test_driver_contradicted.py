@@ -12,11 +12,14 @@ import pytest
 import joiner.driver
 from joiner import JoinerLimits, Ready
 from joiner.driver import VERIFY_AT_ONCE
+from joiner.recheck import find_again
 from ordering.errors import FatalCode, OutOfRange
 from ordering.log import ORDERING, LogOffsets, Reader, Record
 from ordering.records import Register, View
 from tests.joiner.faulty import DRIVER, PARTITIONS, FaultyLog, Start, Worker, reason
 from tests.joiner.history import nonce
+
+PATIENT = msgspec.structs.replace(DRIVER, stall_ms=60_000, interrupted_after_ms=200)
 
 
 def _shorter(offsets: dict[int, LogOffsets]) -> None:
@@ -32,8 +35,8 @@ def _replace_last(worker: Worker, log: FaultyLog) -> None:
     log._records[ORDERING][last.offset] = Record(ORDERING, last.offset, was.append_time_ms + 1, None, b"another")
 
 
-async def _ready(start: Start, limits: JoinerLimits | None = None) -> Worker:
-    worker = start() if limits is None else start(limits=limits)
+async def _ready(start: Start, **how: Any) -> Worker:
+    worker = start(**how)
     await worker.decided("a")
     await worker.until(lambda: worker.driver.not_ready() is None)
     return worker
@@ -51,6 +54,24 @@ def _held(monkeypatch: pytest.MonkeyPatch, name: str) -> tuple[asyncio.Event, as
 
     monkeypatch.setattr(joiner.driver, name, held)
     return entered, go_on
+
+
+def _compare_slowly(worker: Worker, log: FaultyLog) -> None:
+    """Interrupt reading. The mark of one payload partition comes only when the records of the others have been held for long."""
+    marked = next(partition for partition in worker.joiner.marks if partition != ORDERING)
+    until_s = worker.driver._now_s() + 1.5 * worker.driver._settings.interrupted_after_s
+    delayed: list[Record] = []
+
+    def late(records: list[Record]) -> list[Record]:
+        delayed.extend(record for record in records if record.partition == marked)
+        others = [record for record in records if record.partition != marked]
+        if worker.driver._now_s() < until_s:
+            return others
+        log.on_poll = None
+        return others + delayed
+
+    log.on_poll = late
+    log.interruptions += 1
 
 
 def _check_at_first_effect(worker: Worker, prepare: Callable[[], None]) -> "asyncio.Future[None]":
@@ -120,9 +141,9 @@ async def test_a_contradiction_outlasts_an_examination_under_way(start: Start, l
 
 async def test_a_contradiction_outlasts_a_look_at_held_records(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for records that were held back and are read again before they are applied."""
-    worker = await _ready(start)
+    worker = await _ready(start, driver=PATIENT)
     entered, go_on = _held(monkeypatch, "find_again")
-    log.interruptions += 1
+    _compare_slowly(worker, log)
     await entered.wait()
     driver, readers, log.on_offsets = worker.driver, log.readers, _shorter
     await worker.until(lambda: "contradicts" in (driver.suspicion() or ""))
@@ -138,6 +159,47 @@ async def test_a_contradiction_outlasts_a_look_at_held_records(start: Start, log
     go_on.set()
     await asyncio.sleep(0.05)
     assert not resumed
+
+
+async def test_a_slow_look_at_held_records_is_repeated_alone(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers that need long to return the held records, too, do not make the worker compare all again: it would never be ready."""
+    worker = await _ready(start, driver=PATIENT)
+    real, looks = find_again, 0
+
+    async def slowly(*arguments: Any) -> str:
+        nonlocal looks
+        looks += 1
+        found: str = await real(*arguments)
+        await asyncio.sleep(0 if looks % 3 == 0 else 1.5 * worker.driver._settings.interrupted_after_s)
+        return found
+
+    monkeypatch.setattr(joiner.driver, "find_again", slowly)
+    interruptions = worker.driver.interruptions
+    _compare_slowly(worker, log)
+    await worker.until(lambda: worker.driver.interruptions > interruptions)
+    await worker.until(lambda: worker.driver.not_ready() is None)
+    assert (looks, worker.driver.interruptions) == (3, interruptions + 1)
+
+
+async def test_held_records_that_a_second_look_finds_lost(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow first look finds the held records; the log loses them before the second one, which decides."""
+    worker = await _ready(start, driver=PATIENT)
+    real, seen = find_again, worker.joiner.history.seen
+    ends = log.ends()
+
+    async def slowly(*arguments: Any) -> str:
+        found: str = await real(*arguments)
+        if not found and log.end(ORDERING) > ends[0]:
+            await asyncio.sleep(1.5 * worker.driver._settings.interrupted_after_s)
+            log.cut(*ends)
+        return found
+
+    monkeypatch.setattr(joiner.driver, "find_again", slowly)
+    _compare_slowly(worker, log)
+    log.register("other")
+    await worker.until(lambda: log.ends() == ends)
+    await worker.until(lambda: worker.driver.not_ready() is None)
+    assert worker.joiner.history.seen == seen
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
@@ -298,7 +360,7 @@ async def test_two_short_contradictions_with_a_silent_partition_between(start: S
 
 async def test_a_loss_found_before_a_fill_stops_the_answers(start: Start, log: FaultyLog) -> None:
     """A worker that wants to fill a hole compares the log first. If the log is another one, it stops."""
-    worker = await _ready(start, JoinerLimits(hole_timeout_ms=20))
+    worker = await _ready(start, limits=JoinerLimits(hole_timeout_ms=20))
     log.register("w2")
     await worker.until(lambda: worker.joiner.offset_head == log.end(ORDERING))
     _replace_last(worker, log)
