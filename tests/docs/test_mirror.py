@@ -34,7 +34,7 @@ PACKAGES = ("ordering", "payload", "joiner", "notary", "loadtest", "spark_join",
 DECLARATIONS = {"__init__", "__main__", "errors", "settings"}
 """The modules that only declare or start something: the tests of the modules that use them are enough."""
 RUN_BY = {
-    "ordering": ("tests/ordering", "clock local_reader memory pieces store topics salvage"),
+    "ordering": ("tests/ordering", "local_reader memory pieces store topics salvage"),
     "payload": ("tests/payload", "request strict_json"),
     "joiner": ("tests/joiner", "ready share"),
     "notary": ("tests/notary/http", "keyring open_log readiness self_check version wire worker"),
