@@ -339,9 +339,11 @@ class Sender(Generic[Decision]):
                 # Fills need a working writer even before this worker has an incarnation: the head may wait for them.
                 raise OutcomeUnknown(self._writer_failed)
             log_state = self._joiner.log_state
-            if log_state is not None and self.hold() is None:
-                if (key := self._keys.key_for(log_state.key)) is not None:
-                    return key
+            if log_state is None or self.hold() is not None:
+                missing = b""  # a later key record may not have been read yet, so waiting begins again
+            elif (key := self._keys.key_for(log_state.key)) is not None:
+                return key
+            else:
                 now_s = asyncio.get_running_loop().time()
                 if log_state.key != missing:
                     missing, since_s = log_state.key, now_s

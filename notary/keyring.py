@@ -37,6 +37,7 @@ class ReceiptKey:
         found = None if in_force is None else keyring.private_key(in_force)
         self._public_key = keyring.first if found is None or in_force is None else in_force
         self._in_force = self._public_key if in_force is None else in_force
+        self._tried = b"", 0.0  # the key that was looked for last, and when
         private_key = keyring.private_key(self._public_key)
         assert private_key is not None
         self.private_key = private_key
@@ -56,9 +57,13 @@ class ReceiptKey:
             self._rotate(self._in_force)
 
     def _rotate(self, in_force: bytes) -> None:
+        (tried, tried_at_s), now_s = self._tried, self._keyring.now_s()
+        if tried == in_force and now_s - tried_at_s < CHECK_AGAIN_S:
+            return  # reading the files in each step would delay the decisions
+        self._tried = in_force, now_s
         private_key = self._keyring.private_key(in_force)
         if private_key is None:
-            return  # tried again after the next step; the sender's `not_ready` says which key is missing
+            return  # tried again in a later step; the sender's `not_ready` says which key is missing
         try:
             self.history = self._keyring.history(in_force)
         except ConfigurationError as problem:
@@ -74,7 +79,7 @@ class Keyring:
 
     def __init__(self, key_file: Path, history_file: Path, origin: str, now_s: Callable[[], float]) -> None:
         """Raises `ConfigurationError` when the key file is missing or unfit."""
-        self._key_file, self._history_file, self._origin, self._now_s = key_file, history_file, origin, now_s
+        self._key_file, self._history_file, self._origin, self.now_s = key_file, history_file, origin, now_s
         self._keys: dict[bytes, tuple[Ed25519PrivateKey, SigningKey]] = {}
         self._checked_at_s: dict[bytes, float] = {}
         self.first = self._add(keys.load(key_file))
@@ -131,8 +136,8 @@ class Keyring:
 
     def _find(self, public_key: bytes) -> tuple[Ed25519PrivateKey, SigningKey] | None:
         # The first lookup of a key reads the files at once: they may have been copied here since the start.
-        if public_key not in self._keys and self._now_s() - self._checked_at_s.get(public_key, -CHECK_AGAIN_S) >= CHECK_AGAIN_S:
-            self._checked_at_s[public_key] = self._now_s()
+        if public_key not in self._keys and self.now_s() - self._checked_at_s.get(public_key, -CHECK_AGAIN_S) >= CHECK_AGAIN_S:
+            self._checked_at_s[public_key] = self.now_s()
             for read in (lambda: self._add(keys.load(self._key_file)), self._read_next_key):
                 with contextlib.suppress(ConfigurationError):  # it may be in the middle of a replacement; the caller reports a missing key
                     read()

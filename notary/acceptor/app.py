@@ -22,15 +22,15 @@ from notary.acceptor.messages import (
     Up,
 )
 from notary.gate import Gate
-from notary.http.call import Answer, Call, header
+from notary.http.call import Answer, Call
 from notary.http.lifecycle import BUG
 from notary.http.lookups import LOOK_UPS, TRANSACTIONS, shows_decisions
 from notary.http.problems import problem_of
 from notary.http.readers import Readers
-from notary.http.submission import SUBMISSIONS, TICKET, SubmissionCall
+from notary.http.submission import SUBMISSIONS, SubmissionCall, ticket_of
 from notary.parties import Parties
 from notary.tickets import Tickets
-from ordering.clock import clock_ms
+from ordering.clock import clock_ms, uptime_s
 from ordering.errors import NotaryError, Overloaded
 from payload import Submission
 
@@ -88,13 +88,14 @@ class AcceptorApp:
 
     def __init__(self, settings: AcceptorSettings, parties: Parties, link: Link[Down, Up]) -> None:
         self._capacity = WorkersCapacity()
-        # All processes use the worker's key, which arrives before any rejection. Random first numbers keep their tickets distinct.
-        self._tickets = Tickets(b"", time.monotonic, int.from_bytes(os.urandom(8)))
+        # All processes use the worker's clock, and its key, which arrives before any rejection. Random first numbers keep their tickets
+        # distinct.
+        self._tickets = Tickets(b"", uptime_s, int.from_bytes(os.urandom(8)))
         self.gate = Gate(
             settings.notary_name,
             parties,
             lambda: self._rejection,
-            time.monotonic,
+            uptime_s,
             bytes_max=settings.bytes_max,
             body_s_max=settings.http.body_s,
             turn_s_max=CHECKING_S,
@@ -122,8 +123,7 @@ class AcceptorApp:
             if message.party:
                 call.add_party(message.party)
                 self.gate.charge_lane(message.party, size_bytes)
-                if (ticket := header(call.headers, TICKET)) is not None:
-                    self._tickets.use(ticket, message.party)
+                self._tickets.use(ticket_of(call.headers), message.party)
             call.answer(message.answer)
             return
         self._rejection = None if message.rejection is None else NotAdmitting(message.rejection)
@@ -172,7 +172,7 @@ class AcceptorApp:
         since_s = time.perf_counter()
         try:
             if call.method == "POST" and not (self._rejection is None and self.gate.is_open):
-                problem = self._rejection or self.gate.closed(header(call.headers, TICKET) or b"", at_head=True)
+                problem = self._rejection or self.gate.closed(ticket_of(call.headers), at_head=True)
                 if problem is not None:
                     answer = problem.answer if isinstance(problem, NotAdmitting) else problem_of(problem)
                     self._count(answer[0])

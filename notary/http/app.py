@@ -10,14 +10,14 @@ from typing import Final
 
 from joiner import AdmittedSubmission
 from notary.gate import SHUTTING_DOWN
-from notary.http.call import Call, header
+from notary.http.call import Call
 from notary.http.health import HEALTH
 from notary.http.in_flight import InFlight
 from notary.http.lifecycle import Lifecycle
 from notary.http.lookups import LOOK_UPS
 from notary.http.problems import problem_of
 from notary.http.reads import LOOK_UP_US, OPENAPI, Read
-from notary.http.submission import SUBMISSIONS, TICKET, AnswerForm, SubmissionCall
+from notary.http.submission import SUBMISSIONS, AnswerForm, SubmissionCall, ticket_of
 from notary.worker import Worker
 from ordering.errors import NotaryError, NotReady
 from ordering.pieces import Pieces
@@ -88,7 +88,7 @@ class App(Lifecycle):
             return
         gate = worker.gate
         if call.method == "POST" and not gate.is_open:
-            problem = gate.closed(header(call.headers, TICKET) or b"", at_head=True)
+            problem = gate.closed(ticket_of(call.headers), at_head=True)
             if problem is not None:
                 self.answer(call, SUBMISSIONS, problem_of(problem), after_body=True)
                 return

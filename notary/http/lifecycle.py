@@ -48,6 +48,8 @@ class Lifecycle:
         self.waiting: set[Waiting] = set()
         self.awaited = AwaitedDecisions()
         self.long_polls = 0  # of those that wait
+        self.long_polls_of: dict[str, dict[Waiting, None]] = {}
+        """The long polls of each address, the oldest first."""
         self.duty = DutyCycle(clock_s, self.is_busy)
         """The active slices, in which unauthenticated clients are served too."""
         self.turns = Turns(lambda: self.worker is not None and self.worker.serving_suspended() is None, self.duty)

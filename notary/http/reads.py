@@ -63,9 +63,10 @@ class Read:
             or worker.index.has_decided([transaction_id])
         ):
             return False
-        if app.long_polls >= max(1, worker.config.http.connections_max // LONG_POLLS_SHARE):
+        if app.long_polls >= max(1, worker.config.http.connections_max // LONG_POLLS_SHARE) and not self._make_place():
             return False
         app.long_polls += 1
+        app.long_polls_of.setdefault(self._call.network, {})[self] = None
         app.waiting.add(self)
         self._transaction_id = transaction_id
         app.awaited.when_decided(transaction_id, self.end)
@@ -73,11 +74,24 @@ class Read:
         self._timer = asyncio.get_running_loop().call_later(min(wait_s, worker.config.http.wait_s_max), self.end)
         return True
 
+    def _make_place(self) -> bool:
+        """End the oldest long poll of the address with the most. Returns False if that has at most one more than the client's address."""
+        long_polls_of = self._app.long_polls_of
+        most = max(long_polls_of.values(), key=len)
+        if len(most) <= len(long_polls_of.get(self._call.network, ())) + 1:
+            return False
+        next(iter(most)).end()
+        return True
+
     def end(self) -> None:
         """End the long poll. The answer waits for the turn of its address, since hundreds of long polls may end together."""
         if self in self._app.waiting:
             self._app.waiting.remove(self)
             self._app.long_polls -= 1
+            mine = self._app.long_polls_of[self._call.network]
+            del mine[self]
+            if not mine:
+                del self._app.long_polls_of[self._call.network]
             self._app.awaited.forget(self._transaction_id, self.end)
             self._timer.cancel()
             self._call.left = None

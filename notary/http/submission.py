@@ -10,7 +10,7 @@ import msgspec
 from joiner import AdmittedSubmission
 from notary.bodies import Body
 from notary.gate import Gate, check_json
-from notary.http.call import Call, Headers
+from notary.http.call import Call, Headers, header
 from notary.http.problems import MethodNotAllowed
 from notary.http.query import wants_receipts
 from ordering.ids import excerpt
@@ -19,7 +19,6 @@ logger = logging.getLogger("notary.http")
 
 SUBMISSIONS: Final = "/v1/submissions"
 
-TICKET: Final = b"ticket"
 TICKET_BYTES_MAX: Final = 128  # a ticket has 59; the limit keeps an acceptor process from passing on long values that are none
 TRACEPARENT_BYTES_MAX: Final = 128  # version 00 has 55; later versions may be longer
 _WAIT = re.compile(rb"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?(?=$|[,;\s])", re.IGNORECASE).search
@@ -90,9 +89,14 @@ class SubmissionCall(Body):
         self._taker.left()
 
 
+def ticket_of(headers: Headers) -> bytes:
+    """Returns the ticket in a call's head, unchecked, the first of several; empty without one."""
+    return (header(headers, b"ticket") or b"")[:TICKET_BYTES_MAX]
+
+
 def _form_of(headers: Headers, query: bytes) -> tuple[AnswerForm, bytes | None]:
     """Returns the form of the answer that the client wants, and the body's length that the head declares."""
-    content_type = prefer = ticket = b""
+    content_type = prefer = b""
     parents: list[bytes] = []
     encoding = length = None
     for name, value in headers:
@@ -106,9 +110,8 @@ def _form_of(headers: Headers, query: bytes) -> tuple[AnswerForm, bytes | None]:
             prefer = prefer + b"," + value if prefer else value
         elif name == b"traceparent":
             parents.append(value)
-        elif name == TICKET:
-            ticket = value[:TICKET_BYTES_MAX]
     check_json(content_type, encoding)
     traceparent = parents[0][:TRACEPARENT_BYTES_MAX] if len(parents) == 1 else b""  # W3C Trace Context: of two, neither counts
     wait = _WAIT(prefer) if prefer else None
-    return AnswerForm(wants_receipts(query), None if wait is None else int(wait[1]), traceparent.decode("latin-1"), ticket), length
+    wait_s = None if wait is None else int(wait[1])
+    return AnswerForm(wants_receipts(query), wait_s, traceparent.decode("latin-1"), ticket_of(headers)), length

@@ -15,8 +15,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 
+from joiner import Ready
+from joiner.control import LogState
 from notary import keys
-from notary.keyring import Keyring
+from notary.keyring import Keyring, ReceiptKey
 from notary.verify import trusted_keys
 from notary.wire import HistoricKey
 from ordering.errors import ConfigurationError
@@ -541,6 +543,31 @@ def test_an_unfit_prepared_key_keeps_no_worker_from_starting(tmp_path: Path, cap
     assert ring.key_for(following.public_key().public_bytes_raw()) is None
     (tmp_path / "k.pem.next").chmod(0o600)
     assert ring.key_for(following.public_key().public_bytes_raw()) is not None
+
+
+def test_a_history_that_lacks_the_key_in_force_is_read_once_a_second(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator has copied the next key without its history. A worker has hundreds of steps a second, and each would read and log."""
+    key_file, history = tmp_path / "k.pem", tmp_path / "keys.json"
+    keys.create_history(history, ORIGIN, keys.create(key_file).public_key())
+    now_s = 1000.0
+    receipt_key = ReceiptKey(Keyring(key_file, history, ORIGIN, lambda: now_s), None)
+    following = keys.prepare(key_file, history, ORIGIN).key.public_key().public_bytes_raw()
+    history_next = keys.next_of(history).rename(tmp_path / "forgotten.json")
+    in_force = LogState(bytes(32), "O=N", ORIGIN, bytes(32), following, (following,), 1)
+    reads: list[Path] = []
+    load_history = keys.load_history
+    monkeypatch.setattr(keys, "load_history", lambda file, *of: reads.append(file) or load_history(file, *of))
+    for _ in range(200):
+        receipt_key.applied(Ready({}, 0, log_state=in_force))
+        now_s += 0.01
+    assert (len(reads), caplog.text.count("the key history does not end with the key in force yet")) == (2, 2)
+    history_next.rename(keys.next_of(history))
+    now_s += 1
+    receipt_key.applied(Ready({}, 0))
+    assert receipt_key.private_key.public_key().public_bytes_raw() == following
+    assert len(receipt_key.history) == 2
 
 
 def test_a_prepared_key_is_found_without_the_present_one(tmp_path: Path) -> None:

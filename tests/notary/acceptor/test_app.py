@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -19,6 +20,8 @@ from notary.http.call import TEXT
 from notary.http.machine import ConnectionState
 from notary.http.settings import HttpSettings
 from notary.parties import Parties
+from notary.tickets import Tickets
+from notary.worker import Environment
 from tests.notary.acceptor.test_link import linked
 from tests.notary.http.checked_client import post_head
 from tests.notary.http.test_app import serving
@@ -142,6 +145,17 @@ async def test_a_connection_is_a_partys_once_the_worker_says_so(
         assert [name for name, _ in charged] == ([party.encode()] if party else [])
         assert all(0.9 * len(acceptor.body) < size_bytes <= len(acceptor.body) for _, size_bytes in charged)
         writer.close()
+
+
+async def test_a_ticket_of_a_process_is_valid_at_its_worker_on_a_machine_that_was_suspended(
+    acceptor: LinkedAcceptor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both read one clock. Their times would differ for ever by the time of the suspension, and no ticket be valid."""
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: 1e6)
+    async with acceptor.running():
+        given, worker = acceptor.app._tickets, Tickets(b"k" * 32, Environment().now_s)
+        given.key = worker.key
+        assert worker.counts(given.give(0))
 
 
 async def test_the_head_of_a_client_that_leaves_is_freed_with_the_workers_answer(acceptor: LinkedAcceptor) -> None:

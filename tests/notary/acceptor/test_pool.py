@@ -6,8 +6,9 @@ import json
 import os
 import signal
 import socket
+import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -310,6 +311,28 @@ async def test_long_polls_end_with_their_process(own_directory: NotaryDirectory)
         async with asyncio.timeout(5):
             while service.app.long_polls:  # noqa: ASYNC110 - polled from outside
                 await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("acceptors", [0, 1])
+async def test_a_read_ends_when_its_client_leaves(own_directory: NotaryDirectory, bank: Bank, acceptors: int) -> None:
+    """Its connection is free for another client at once. Else a client that connects and leaves would have any number of reads at work."""
+
+    def endless(first: int, count: int) -> Iterator[int]:
+        while True:
+            yield 1000
+
+    async with serving(own_directory, {"http.acceptor_processes": acceptors}) as service:
+        service.gate.set()
+        assert (await service.post(bank.body(spend()))).status_code == 200
+        service.worker.index.leaves_in_pieces = endless  # type: ignore[method-assign,assignment]
+        with Wire(str(service.http.base_url)) as wire:
+            wire.send(b"GET /tile/entries/000.p/1 HTTP/1.1\r\nHost: n\r\n\r\n")
+            async with asyncio.timeout(10):
+                while not service.app._under_way:  # noqa: ASYNC110 - polled from outside
+                    await asyncio.sleep(0.005)
+            wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+        async with asyncio.timeout(10):
+            await service.app.idle()
 
 
 async def test_a_client_that_leaves_before_its_turn_gets_no_long_poll(own_directory: NotaryDirectory) -> None:

@@ -17,6 +17,7 @@ from notary.acceptor import AcceptorPool
 from notary.bodies import Lanes
 from notary.config import load
 from notary.http import App, Server, bind
+from notary.http.call import Answer, Call
 from notary.http.settings import HttpSettings
 from notary.index.store import DECISIONS, STATES
 from notary.service import reasons
@@ -288,6 +289,33 @@ async def test_clients_that_leave_use_up_no_long_polls(own_directory: NotaryDire
                 await service.http.get("/livez")
         await app.idle()
         assert not app.waiting
+
+
+async def test_an_address_leaves_long_polls_to_others(own_directory: NotaryDirectory) -> None:
+    """While as many wait as may, the address with the most ends its oldest one for another address, until both have equally many."""
+    async with serving(own_directory, {"http.connections_max": 16}) as service:
+        app, answered = service.app, list[tuple[str, int]]()
+
+        def poll(network: str, number: int) -> None:
+            def respond(call: Call, answer: Answer, after_body: bool) -> None:
+                answered.append((network, number))
+
+            call = Call("GET", f"/v1/transactions/{fresh_hash()}", b"wait=60", [], respond)
+            call.network = network
+            app.take(call)
+
+        for network in ("192.0.2.1", "192.0.2.2"):
+            for number in range(5):
+                poll(network, number)
+        async with asyncio.timeout(30):
+            while len(answered) < 6:  # noqa: ASYNC110 - polled from outside
+                await asyncio.sleep(0.005)
+        ended = {("192.0.2.1", 4), ("192.0.2.1", 0), ("192.0.2.1", 1), *[("192.0.2.2", number) for number in (2, 3, 4)]}
+        assert set(answered) == ended
+        assert app.long_polls == 4
+        assert {network: len(polls) for network, polls in app.long_polls_of.items()} == {"192.0.2.1": 2, "192.0.2.2": 2}
+        app.detach()
+        assert not app.long_polls_of
 
 
 async def test_long_polls_do_not_make_the_service_busy(own_directory: NotaryDirectory, bank: Bank) -> None:

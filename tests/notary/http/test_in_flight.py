@@ -18,12 +18,13 @@ from notary.http.in_flight import InFlight
 from notary.http.submission import SUBMISSIONS, AnswerForm
 from notary.wire import encode_in_pieces
 from ordering.pieces import Pieces
-from payload import decode_submission
+from payload import SUBMISSION_BYTES_MAX, decode_submission
 from tests.notary.http.checked_client import Wire, post_head
 from tests.notary.http.test_app import serving
 from tests.notary.http.test_turns import Counting
 from tests.notary.party import NOTARY, Bank, fresh_state, spend, transaction_id
 from tests.notary.process import NotaryDirectory
+from tests.notary.test_gate import Clock
 
 pytestmark = pytest.mark.seconds
 
@@ -88,6 +89,38 @@ async def test_many_retries_of_a_decided_submission_are_bounded(
         with ThreadPoolExecutor(CLIENTS) as pool:
             await asyncio.gather(*[loop.run_in_executor(pool, client, url, bank.body(spend())) for _ in range(CLIENTS)])
         assert held.most <= bytes_max
+        assert service.worker.gate.body_bytes == 0
+        assert not service.worker.gate._unauthenticated_bytes
+
+
+@pytest.mark.parametrize("acceptor_processes", [0, 1], ids=["worker", "acceptors"])
+async def test_copies_from_one_address_leave_bytes_for_parties(
+    own_directory: NotaryDirectory, bank: Bank, monkeypatch: pytest.MonkeyPatch, acceptor_processes: int
+) -> None:
+    """Anyone may send a copy of a decided submission, on any number of new connections. These copies count as bodies of their address."""
+    states = [fresh_state() for _ in range(4)]
+    large = bank.body(*[spend(*states) for _ in range(1000)])
+    bytes_max = 8 * len(large)
+    held: list[Pieces[None]] = []
+    settings = {"limits.pending_bytes_max": bytes_max, "http.acceptor_processes": acceptor_processes}
+    async with serving(own_directory, settings) as service, contextlib.AsyncExitStack() as stack:
+        service.gate.set()
+        assert (await service.post(large)).status_code == 200
+        url, work = str(service.http.base_url), service.app.turns.do
+        with monkeypatch.context() as slow:
+            slow.setattr(service.app.turns, "do", lambda pieces, **lane: held.append(pieces))
+            wires = [stack.enter_context(Wire(url)) for _ in range(12)]
+            answers = [asyncio.create_task(asyncio.to_thread(wire.send(post_head(len(large)) + large).problem)) for wire in wires]
+            async with asyncio.timeout(30):
+                while len(held) + sum([answer.done() for answer in answers]) < len(wires):  # noqa: ASYNC110 - polled from outside
+                    await asyncio.sleep(0.005)
+            assert service.worker.gate.body_bytes <= SUBMISSION_BYTES_MAX
+            assert service.worker.gate.body_bytes == service.worker.gate._unauthenticated_bytes["127.0.0.1"]
+        assert any("from your address" in answer.result()["detail"] for answer in answers if answer.done())
+        assert (await service.post(bank.body(spend()))).status_code == 200
+        for pieces in held:
+            work(pieces, party=bank.name)
+        await asyncio.gather(*answers, return_exceptions=True)
         assert service.worker.gate.body_bytes == 0
         assert not service.worker.gate._unauthenticated_bytes
 
@@ -177,8 +210,11 @@ async def test_a_copy_of_a_decided_submission_reserves_no_quota(own_directory: N
     large = bank.body(*[spend() for _ in range(600)])
     async with serving(own_directory, {"limits.party_requests_per_s": 600}) as service:
         service.gate.set()
+        quota = service.worker.gate._quota
+        assert quota is not None
+        quota._clock_s = clock = Clock()
         assert (await service.post(large)).status_code == 200
-        await asyncio.sleep(1.1)
+        clock.now_s += 1
         assert (await service.post(bank.body(*[spend() for _ in range(590)]))).status_code == 200
         assert (await service.post(large)).status_code == 429
         assert (await service.post(bank.body(spend()))).status_code == 200

@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from notary.http.submission import _form_of
+from notary.http.submission import _form_of, ticket_of
 from tests.notary.http.checked_client import JSON, WITH_ACCEPTORS, CheckedClient, Wire, post_head
 from tests.notary.party import Bank, fresh_hash, fresh_state, spend, transaction_id
 from tests.notary.process import NotaryDirectory, NotaryProcess
@@ -177,6 +177,12 @@ def test_decisions_survive_the_index(own_directory: NotaryDirectory, bank: Bank,
     with CheckedClient(process.url) as client:
         assert [without_receipts(client.post(body)) for body in bodies] == first
     assert process.stop() == 0
+
+
+def test_the_first_of_two_tickets_counts() -> None:
+    """At the head, where a submission may be rejected unread, and when it is admitted, which uses the ticket."""
+    headers = [(b"content-type", b"application/json"), (b"ticket", b"first"), (b"ticket", b"second")]
+    assert _form_of(headers, b"")[0].ticket == ticket_of(headers) == b"first"
 
 
 def test_two_parents_count_as_none() -> None:

@@ -16,6 +16,7 @@ from notary.duty_cycle import DutyCycle
 from notary.gate import HELD_S, Gate
 from notary.http import in_flight, turns
 from notary.http.call import Answer, Call
+from notary.http.lifecycle import NOBODY
 from notary.http.submission import SUBMISSIONS, AnswerForm
 from notary.parties import Parties
 from notary.quota import Quota
@@ -224,7 +225,7 @@ async def test_what_nobody_waits_for_any_more_is_not_made(service: Service, bank
     await asyncio.sleep(0)
     call.gone = True
     await service.app.idle()
-    assert not call.found.done()
+    assert call.found.result() == NOBODY
 
 
 async def test_a_bug_in_one_answer_does_not_stop_the_others(service: Service, bank: Bank, caplog: pytest.LogCaptureFixture) -> None:
