@@ -9,6 +9,8 @@ Keys are big-endian, so that a scan follows the order of a partition. Offsets ar
 that compactions of the keys do not write them again.
 """
 
+import errno
+import os
 from pathlib import Path
 from struct import Struct, error
 from typing import Final
@@ -24,8 +26,8 @@ from ordering.torn import only_last_write_torn
 STORE_FORMAT_VERSION: Final = 1
 """The format of the store, as in the table above; a newer one is not opened."""
 
-NO_SPACE: Final = "No space left on device"
-"""Part of RocksDB's error when the disk is full."""
+_NO_SPACE: Final = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+"""Parts of RocksDB's errors when the disk is full, or this user's quota on it."""
 
 _LOCK = "/LOCK: "
 KEY: Final = Struct(">IQ")
@@ -95,6 +97,11 @@ def write_meta(store: Rdict, meta: Meta) -> None:
     store.flush_wal(True)
 
 
+def has_no_space(problem: BaseException) -> bool:
+    """Returns True for an error of RocksDB on a full disk, or over a quota: that is no damage."""
+    return any(text in str(problem) for text in _NO_SPACE)
+
+
 def open_store(path: Path) -> tuple[Rdict, str | None]:
     """Returns the store, and RocksDB's error about a last write that a crash interrupted, or None.
 
@@ -112,7 +119,7 @@ def open_store(path: Path) -> tuple[Rdict, str | None]:
             settings.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
             return Rdict(str(path), settings), str(problem)
     except Exception as problem:
-        if NO_SPACE in str(problem):  # recovery writes too; an older copy would lack acknowledged records
+        if has_no_space(problem):  # recovery writes too; an older copy would lack acknowledged records
             what = f"the log in {path} cannot be opened: {problem}; free or replace the disk, then restart"
             raise Fatal(FatalCode.DISK_FULL, what) from problem
         if _LOCK in str(problem):

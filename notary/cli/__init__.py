@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
-from typing import Any
+from typing import Any, TypeGuard
 
 import orjson
 
@@ -75,7 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         message = ""  # the process that reads our output has ended, so there is nothing to report
     except (NotaryError, OSError) as problem:
-        message = _line(f"notary {wanted}: {problem}", problem, as_json="--json" in given)
+        text = f"standard output cannot be written: {problem.strerror}" if _is_of_stdout(problem) else str(problem)
+        message = _line(f"notary {wanted}: {text}", problem, as_json="--json" in given)
     except KeyboardInterrupt:
         message = f"notary {wanted}: interrupted\n"
     except Exception:
@@ -86,6 +87,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(message)
     drop_what_cannot_be_written()
     return EXIT_COULD_NOT
+
+
+def _is_of_stdout(problem: NotaryError | OSError) -> TypeGuard[OSError]:
+    """Returns True if stdout cannot be written: such an error names no file, and the output that stays in the buffer causes it again.
+
+    With PYTHONUNBUFFERED nothing stays there, so the error is not known to be of stdout.
+    """
+    if isinstance(problem, OSError) and problem.filename is None and sys.stdout is not None:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            return True
+    return False
 
 
 def _line(text: str, problem: Exception, *, as_json: bool) -> str:

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--config", required=True, type=Path, metavar="F", help="notary.toml")
         action.add_argument("--url", metavar="U", help="the folder or fsspec URL that keeps the segments (default: archive.url)")
         if name == "stream":
-            action.add_argument("--name", metavar="W", help="the worker's name (default: the host's name)")
+            action.add_argument("--name", metavar="W", help="the worker's name (default: worker.name, else the host's name)")
         else:
             action.add_argument("--archive", required=True, type=Path, metavar="DIR", help="the archive of both topics")
             action.add_argument("--json", action="store_true", help="print the result as JSON")

@@ -15,7 +15,7 @@ import orjson
 
 from notary.cli import EXIT_DONE, json_line
 from notary.index import IndexView, viewing
-from ordering.durable import make_directory, replace_file
+from ordering.durable import make_directory, remove_empty, replace_file
 from ordering.errors import ConfigurationError
 from ordering.log import ORDERING
 
@@ -90,23 +90,28 @@ def _export(view: IndexView, out: Path) -> dict[str, Any]:
 @contextlib.contextmanager
 def _folder(out: Path) -> Iterator[None]:
     """Make an empty folder for the block to fill; remove the block's files when it fails. Raises `ConfigurationError`."""
+    new: list[Path] = []
     try:
-        make_directory(out)
-        if any(out.iterdir()):
-            raise ConfigurationError(f"{out} is not empty: nothing is overwritten; name another folder with --out")
-    except (FileExistsError, NotADirectoryError):
-        raise ConfigurationError(f"{out} is not a folder: name another one with --out") from None
-    try:
-        for name in ("decisions", "states"):
-            (out / name).mkdir()
-    except FileExistsError:  # another run made it, so this one must not remove it
-        raise ConfigurationError(f"{out} is being filled by another export: name another folder with --out") from None
-    try:
-        yield
-    except BaseException:
-        for file in out.iterdir():
-            shutil.rmtree(file) if file.is_dir() else file.unlink()
-        raise
+        try:
+            new = make_directory(out)
+            if any(out.iterdir()):
+                raise ConfigurationError(f"{out} is not empty: nothing is overwritten; name another folder with --out")
+        except (FileExistsError, NotADirectoryError):
+            raise ConfigurationError(f"{out} is not a folder: name another one with --out") from None
+        try:
+            for name in ("decisions", "states"):
+                (out / name).mkdir()
+        except FileExistsError:  # another run made it, so this one must not remove it
+            raise ConfigurationError(f"{out} is being filled by another export: name another folder with --out") from None
+        try:
+            yield
+        except BaseException:
+            for file in out.iterdir():
+                shutil.rmtree(file) if file.is_dir() else file.unlink()
+            remove_empty(new)
+            raise
+    except OSError as problem:  # errors of RocksDB are none
+        raise ConfigurationError(f"{out} cannot be written: {problem.strerror or problem}. Name another folder with --out") from None
 
 
 class ExportProgress:

@@ -157,13 +157,20 @@ class _Keys(msgspec.Struct, frozen=True):
 def _check(arguments: argparse.Namespace) -> None:
     check_origin(arguments.origin)
     for what, text in (("--name", arguments.name), ("--origin", arguments.origin)):
-        size = len(text.encode(errors="surrogateescape"))
-        if not 0 < size <= NAME_BYTES_MAX or not parties.is_utf8(text):
+        if not parties.is_utf8(text):
+            raise ConfigurationError(f"{what} {text!r} is not UTF-8")
+        size = len(text.encode())
+        if not 0 < size <= NAME_BYTES_MAX:
             raise ConfigurationError(f"{what} should have 1 to {NAME_BYTES_MAX} bytes of UTF-8, and has {size}")
     if not parties.is_utf8(str(arguments.directory)):
         raise ConfigurationError(f"the directory {str(arguments.directory)!r} is not UTF-8")
     if not 1 <= arguments.partitions <= PARTITIONS_MAX:
         raise ConfigurationError(f"--partitions {arguments.partitions} should be 1 to {PARTITIONS_MAX}")
+    if arguments.replication is not None and arguments.replication < 1:
+        raise ConfigurationError(f"--replication {arguments.replication} should be 1 or more")
+    for flag, given in (("--replication", arguments.replication), ("--topic-prefix", arguments.topic_prefix)):
+        if given is not None and arguments.kafka is None:
+            raise ConfigurationError(f"{flag} needs --kafka: an embedded log has no topics and no replicas")
     if arguments.flush_messages and arguments.kafka is None:
         raise ConfigurationError("--flush-messages needs --kafka: an embedded log always syncs to its disk before it acknowledges")
 
@@ -237,6 +244,11 @@ async def _go_on(arguments: argparse.Namespace, log_settings: LogSettings, keys_
             if keys_made.public_keys != (genesis.notary_key, genesis.owner_key):
                 raise ConfigurationError(
                     f"{file} exists already, and its log belongs to another notary, {genesis.notary_name!r}: choose another --topic-prefix"
+                )
+            if arguments.partitions != genesis.payload_partitions:
+                raise ConfigurationError(
+                    f"{file} exists already, and its log began with {genesis.payload_partitions} payload partitions, not"
+                    f" {arguments.partitions}: give the same --partitions to continue, or change them with `notary partitions`"
                 )
             if (await log.offsets())[ORDERING].log_end == 1:  # an earlier call was killed behind the genesis record
                 await _activate(log, keys_made, log_id, arguments.format_version)

@@ -18,9 +18,9 @@ from notary.config import Config, load
 from notary.http.settings import parse_listen
 from notary.logs import set_up_logging
 from notary.metrics import mirror_registry
-from notary.mirror import LogMirror, logger
+from notary.mirror import AGAIN_S, LogMirror, logger
 from notary.open_log import identify, open_log
-from ordering.errors import ConfigurationError
+from ordering.errors import ConfigurationError, NotReady
 from ordering.kafka import KafkaLog
 from ordering.topics import add_partitions, uses_append_times
 
@@ -84,6 +84,19 @@ async def _until_stopped(source: Config, target: Config, listen: tuple[str, int]
 
 
 async def _mirror(source: Config, target: Config, listen: tuple[str, int] | None) -> None:
+    """Copy until cancelled. While brokers cannot be reached at the start, try again, as later."""
+    reported = ""
+    while True:
+        try:
+            await _copy(source, target, listen)
+        except NotReady as problem:
+            if str(problem) != reported:
+                reported = str(problem)
+                logger.warning("copying cannot begin yet, trying again: %s", problem)
+            await asyncio.sleep(AGAIN_S)
+
+
+async def _copy(source: Config, target: Config, listen: tuple[str, int] | None) -> None:
     to, prefix, security = target.log.bootstrap, target.log.topic_prefix, target.kafka_security
     if await uses_append_times(to, prefix, security):
         raise ConfigurationError(

@@ -26,7 +26,7 @@ from notary.config import Config
 from notary.index.view import viewing
 from notary.open_log import check_genesis, open_log
 from ordering.errors import ConfigurationError, OutcomeUnknown
-from ordering.genesis import read_genesis
+from ordering.genesis import first_record, read_genesis
 from ordering.local_reader import describe
 from ordering.log import ORDERING, Log, Record
 from ordering.records import Genesis, OwnerRecord, batch_key
@@ -202,6 +202,11 @@ async def opened(config: Config, command: str, *, mirror: bool = False) -> Async
             ) from None
         raise
     try:
+        if mirror and await first_record(log) is None:
+            raise ConfigurationError(
+                f"the mirror at {config.log.bootstrap}, topics of {config.log.topic_prefix}, is empty: `notary mirror` has copied nothing"
+                " into it, or --to names other brokers. Never run `notary init` on it (docs/runbook.md, 'Failover to a mirror')"
+            )
         genesis, log_id = await read_genesis(log)
         check_genesis(config, genesis)
         owned = OwnedLog(log, genesis, log_id, command)

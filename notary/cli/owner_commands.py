@@ -51,7 +51,7 @@ async def _activate(config: Config, arguments: argparse.Namespace) -> Result:
     version = arguments.version
     if not 1 <= version <= FORMAT_VERSION:
         raise ConfigurationError(
-            f"this software reads format versions up to {FORMAT_VERSION}, not {version}: run the command of a version that reads it"
+            f"this software reads format versions 1 to {FORMAT_VERSION}, not {version}: for a higher one run the command of newer software"
         )
     async with owner.opened(config, "activate") as log:
         key = owner.load_owner_key(config, arguments.owner_key, log.genesis)

@@ -44,16 +44,22 @@ use, and hardly any object here is in a cycle.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `notary serve`."""
     parser.add_argument("--config", required=True, type=Path, metavar="F", help="notary.toml, as `notary init` makes it")
-    parser.add_argument("--name", metavar="W", help="this worker's name, unique among the workers (default: the host's name)")
-    parser.add_argument("--listen", metavar="HOST:PORT", help="where to serve HTTP; port 0 takes a free one")
+    parser.add_argument(
+        "--name", metavar="W", help="this worker's name, unique among the workers (default: worker.name, else the host's name)"
+    )
+    parser.add_argument("--listen", metavar="HOST:PORT", help="where to serve HTTP; port 0 takes a free one (default: http.listen)")
     parser.add_argument(
         "--accept-clock",
         action="store_true",
         help="confirm, once, that this machine's clock is right, although it is far from the last time in the log",
     )
     parser.add_argument("--json", action="store_true", help="print the ready line as JSON, and log in JSON lines")
-    parser.add_argument("--log-format", choices=("text", "json"), help="log lines as text, or each as a JSON object (default: text)")
-    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="what goes to stderr (default: info)")
+    parser.add_argument(
+        "--log-format", choices=("text", "json"), help="log lines as text, or each as a JSON object (default: worker.log_format)"
+    )
+    parser.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), help="what goes to stderr (default: worker.log_level)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -40,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--url", metavar="U", help="the folder or fsspec URL that keeps the snapshots (default: snapshots.url)")
         action.add_argument("--json", action="store_true", help="print the result as JSON")
         if name in ("create", "restore"):
-            action.add_argument("--name", metavar="W", help="the worker's name, which names its index (default: the host's name)")
+            action.add_argument(
+                "--name", metavar="W", help="the worker's name, which names its index (default: worker.name, else the host's name)"
+            )
         if name == "create":
             action.add_argument(
                 "--if-older-s", type=float, metavar="S", help="only if the newest snapshot was made more than S seconds ago"

@@ -354,14 +354,18 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         return asyncio.run(_watch(arguments))
     except KeyboardInterrupt:
-        if sys.stdout.isatty():
+        if _is_terminal():
             print()  # the shell's prompt begins below the table
         return EXIT_DONE  # Ctrl-C is the normal way to end it
 
 
+def _is_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()  # None: the parent process closed it
+
+
 async def _watch(arguments: argparse.Namespace) -> int:
     urls = [checked_url(url.rstrip("/")) for url in dict.fromkeys(arguments.urls)]
-    draws = sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not arguments.json and not arguments.once
+    draws = _is_terminal() and os.environ.get("TERM") != "dumb" and not arguments.json and not arguments.once
     tls = tls_of(arguments)
     limit_s = max(arguments.interval, ANSWER_S_MIN)
     async with http_client(tls, limit_s) as http:

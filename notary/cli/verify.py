@@ -14,9 +14,10 @@ from typing import IO, Any, Final
 import msgspec
 
 from notary.cli import EXIT_DONE, EXIT_NO
+from notary.decision import leaf
 from notary.receipts import VerifierKey, parse_verifier_key, proof_of
 from notary.receipts.note import NOTE_BYTES_MAX
-from notary.tree import HASH_BYTES, TILE_BYTES, TILE_WIDTH, format_tile_path
+from notary.tree import HASH_BYTES, TILE_BYTES, TILE_WIDTH, format_tile_path, leaf_hash
 from notary.verify import (
     NotVerified,
     SignedCheckpoint,
@@ -112,6 +113,7 @@ def _verify(arguments: argparse.Namespace, keys: list[VerifierKey]) -> tuple[lis
 def _verify_lines(first: bytes, stream: IO[bytes], keys: list[VerifierKey]) -> tuple[list[SignedCheckpoint], dict[str, Any]]:
     """Verify a decision with its receipt on each line, and report the first `FAILURES_SHOWN` failures. Returns the same as `_verify`."""
     checkpoints: dict[tuple[str, int], SignedCheckpoint] = {}
+    leaves: dict[tuple[str, int], tuple[bytes, int]] = {}  # (origin, position) -> leaf hash, and the line that has it first
     decisions = failed = 0
     failures: list[dict[str, Any]] = []
     for number, line in _lines(first, stream):
@@ -123,6 +125,11 @@ def _verify_lines(first: bytes, stream: IO[bytes], keys: list[VerifierKey]) -> t
             checkpoint = verify_receipt(receipt, decision, keys)
             known = checkpoints.setdefault((checkpoint.origin, checkpoint.size), checkpoint)
             verify_consistency(known, checkpoint, _no_tile)
+            # Checkpoints of different sizes are not compared, for want of tiles. But one tree has one decision at a position.
+            decided = leaf_hash(leaf(decision))
+            first_decided, at = leaves.setdefault((checkpoint.origin, decision.position), (decided, number))
+            if first_decided != decided:
+                raise NotVerified("inconsistent", f"the notary signed another decision at position {decision.position}, that of line {at}")
         except NotVerified as rejection:
             failed += 1
             if len(failures) < FAILURES_SHOWN:
@@ -151,12 +158,14 @@ def _lines(first: bytes, stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 
 def _consistent(arguments: argparse.Namespace, keys: list[VerifierKey], checkpoints: list[SignedCheckpoint]) -> dict[str, Any]:
     note = _read(arguments.consistent_with, NOTE_BYTES_MAX)
-    if note.startswith(_RECEIPT_HEAD):
-        try:
+    try:
+        if note.startswith(_RECEIPT_HEAD):
             note = proof_of(note.decode()).checkpoint.encode()
-        except UnicodeDecodeError:
-            raise NotVerified("malformed-receipt", f"{arguments.consistent_with} is not UTF-8") from None
-    other = verify_checkpoint(note, keys)
+        other = verify_checkpoint(note, keys)
+    except UnicodeDecodeError:
+        raise NotVerified("malformed-receipt", f"{arguments.consistent_with}: it is not UTF-8") from None
+    except NotVerified as rejection:
+        raise NotVerified(rejection.reason, f"{arguments.consistent_with}: {rejection.what}") from None
     read = _no_tile if arguments.tiles is None else _tiles_under(Path(arguments.tiles))
     for checkpoint in checkpoints:
         verify_consistency(checkpoint, other, read)

@@ -10,6 +10,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -80,8 +81,8 @@ class KnownNotaries:
         file = self.file
         try:
             make_directory(file.parent, 0o700)
-            with locked_file(file, 0o600, LOCK_S) as descriptor, open(descriptor, "r+", encoding="utf-8", closefd=False) as opened:
-                text = opened.read()
+            with locked_file(file, 0o600, LOCK_S) as descriptor, open(descriptor, "r+b", buffering=0, closefd=False) as opened:
+                text = opened.read().decode()
                 others = [known for known in self._find(text, urls) if known.key != key and known.key not in instead_of]
                 if others:
                     return others[0]
@@ -93,8 +94,17 @@ class KnownNotaries:
                 # A crash during this write may leave a cut-off line, which later reads report with its number.
                 before = text if not text or text.endswith("\n") else f"{text}\n"
                 added = "".join([f"{url} {key} {msgspec.json.encode(name).decode()}\n" for url in new])
-                opened.write((before[len(text) :] if text else _HEAD) + added)
-                sync(opened)
+                end = os.fstat(descriptor).st_size
+                try:
+                    left = memoryview(((before[len(text) :] if text else _HEAD) + added).encode())
+                    while left:
+                        left = left[opened.write(left) :]
+                    sync(opened)
+                except OSError:
+                    # A full disk may have taken a part of a line, with which no later read could use the file.
+                    with suppress(OSError):
+                        opened.truncate(end)
+                    raise
                 sync_directory(file.parent)  # the file may be new
         except BlockingIOError:
             raise ConfigurationError(

@@ -31,7 +31,7 @@ from rocksdict import (
 from notary.index.store import DECISIONS, FAMILIES, STATES, Family, Reading, disk_full
 from ordering.errors import ConfigurationError, Fatal, FatalCode
 from ordering.settings import Fixed, Positive
-from ordering.store import NO_SPACE
+from ordering.store import has_no_space
 
 MEMTABLE_BLOOM_RATIO: Final = 0.1
 LOOKED_UP: Final = (STATES, DECISIONS)
@@ -198,7 +198,7 @@ def open_store(directory: Path, settings: IndexSettings, *, read_only: bool = Fa
         # Match the file's name: the word "lock" alone is also in "block", which RocksDB uses in errors about corrupt data.
         if text.startswith("IO error") and "/LOCK: " in text:
             raise ConfigurationError(f"the index {directory} is in use by another process: stop it, or give this worker its own") from None
-        if NO_SPACE in text:
+        if has_no_space(problem):
             raise disk_full(directory, problem) from problem
         raise Fatal(
             FatalCode.INDEX_DAMAGED,

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, overload
 
 from ordering.errors import CorruptRecord, Fatal, FatalCode, NotaryError
-from ordering.store import NO_SPACE
+from ordering.store import has_no_space
 
 INDEX_FORMAT_VERSION: Final = 5
 STATES, DECISIONS, POSITIONS, TILES, META = "states", "decisions", "positions", "tiles", "meta"
@@ -126,6 +126,6 @@ def raise_fatal(directory: Path, problem: BaseException) -> None:
         raise Fatal(FatalCode.INDEX_DAMAGED, f"the index {directory} is corrupt: {problem}. {REMEDY}") from problem
     if isinstance(problem, NotaryError) or not isinstance(problem, Exception):  # rocksdict raises bare Exception
         return
-    if NO_SPACE in str(problem):  # opening a new index writes its first rows
+    if has_no_space(problem):  # opening a new index writes its first rows
         raise disk_full(directory, problem) from problem
     raise Fatal(FatalCode.INDEX_DAMAGED, f"the index {directory} cannot be read: {problem}. {REMEDY}") from problem

@@ -355,14 +355,15 @@ async def test_full_disk_breaks_the_log(directory: Path) -> None:
     await log.close()
 
 
-def test_a_full_disk_is_no_damage(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("why", ["No space left on device", "Disk quota exceeded"])
+def test_a_full_disk_is_no_damage(why: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log whose disk is full does not open, and nobody is advised to replace it by a copy, which would lack its last records."""
 
     def full(*_: object) -> None:
-        raise Exception(f"IO error: No space left on device: While appending to file: {directory}/000017.sst: No space left on device")
+        raise Exception(f"IO error: {why}: While appending to file: {directory}/000017.sst: {why}")
 
     monkeypatch.setattr("ordering.store.Rdict", full)
-    with pytest.raises(Fatal, match=r"cannot be opened.*No space left.*free or replace the disk") as raised:
+    with pytest.raises(Fatal, match=rf"cannot be opened.*{why}.*free or replace the disk") as raised:
         EmbeddedLog.open(directory)
     assert raised.value.code is FatalCode.DISK_FULL
     assert "copy" not in str(raised.value)

@@ -1,7 +1,9 @@
 """`notary export`: the decisions of a running worker as Parquet, and the errors."""
 
+import errno
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -211,6 +213,19 @@ def test_a_cut_file_leaves_no_export(index: Path, tmp_path: Path, capsys: pytest
     assert "checksum" in said
     assert not any((tmp_path / "out").rglob("*"))
     assert log.exists()
+
+
+def test_a_full_disk_is_named(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index and the export may be on different disks: the message names the folder, and nothing of it is left."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    out = tmp_path / "new" / "out"
+    monkeypatch.setattr("notary.cli.export.replace_file", full)
+    assert export(index, out) == 2
+    assert capsys.readouterr().err == f"notary export: {out} cannot be written: No space left on device. Name another folder with --out\n"
+    assert not out.parent.exists()
 
 
 @pytest.mark.seconds

@@ -185,6 +185,9 @@ WRONG: dict[str, tuple[str, ...]] = {
     "origin-not-utf-8": ("--origin", "\udcff"),
     "origin-like-an-endorsement": ("--origin", "notary/key/v1"),
     "flush-without-kafka": ("--flush-messages",),
+    "replication-without-kafka": ("--replication", "3"),
+    "prefix-without-kafka": ("--topic-prefix", "london"),
+    "no-replica": ("--replication", "0", "--kafka", "127.0.0.1:1"),
     "long-origin": ("--origin", "x" * 256),
     "no-partitions": ("--partitions", "0"),
     "too-many-partitions": ("--partitions", "1001"),
@@ -197,6 +200,12 @@ def test_a_wrong_argument_makes_nothing(tmp_path: Path, wrong: tuple[str, ...], 
     assert init(*names(tmp_path / "n"), *wrong) == 2
     assert capsys.readouterr().err.startswith("notary init: ")
     assert not (tmp_path / "n").exists()
+
+
+def test_a_name_in_another_encoding_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A terminal may not be in UTF-8. The number of bytes is not what is wrong then."""
+    assert init(*names(tmp_path / "n", name="O=Z\udcfcrich")) == 2
+    assert capsys.readouterr().err == "notary init: --name 'O=Z\\udcfcrich' is not UTF-8\n"
 
 
 @pytest.mark.parametrize("below", ["file", "file/n", "x" * 300, "n/" + "x" * 300, "n\udcff"])
@@ -423,11 +432,11 @@ def test_a_directory_of_a_log_of_others_is_not_overwritten(
     assert "its log belongs to another notary" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("other", [("--topic-prefix", "other"), ("--kafka", "127.0.0.2:1")])
+@pytest.mark.parametrize("other", [("--topic-prefix", "other"), ("--kafka", "127.0.0.2:1"), ("--partitions", "37")])
 def test_a_second_init_for_another_log_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It would report topics that the notary does not use."""
+    """It would report topics or partitions that the notary does not have."""
     Topics(monkeypatch)
     assert init(*names(tmp_path / "n"), *KAFKA) == 0
     capsys.readouterr()

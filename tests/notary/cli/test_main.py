@@ -66,7 +66,7 @@ def test_output_that_cannot_be_written(command: list[str]) -> None:
     """With a full disk under stdout the command exits with 2, and a line says so."""
     done = in_shell(command, "> /dev/full")
     assert done.returncode == 2
-    assert "No space left" in done.stderr
+    assert "standard output cannot be written: No space left" in done.stderr
     check_no_trace(done)
 
 
@@ -101,6 +101,13 @@ def test_decisions_are_not_asked_for_without_a_place_for_them(submit: list[str])
     assert done.returncode == 2
     assert "standard output is closed" in done.stderr
     check_no_trace(done)
+
+
+@pytest.mark.seconds
+def test_a_table_without_a_place_for_it() -> None:
+    """With stdout closed `top` shows nothing; its exit code still says whether a worker answered."""
+    done = in_shell(["top", "http://127.0.0.1:1", "--once", "--interval", "0.1"], ">&-")
+    assert (done.returncode, done.stderr) == (2, "")
 
 
 @pytest.mark.parametrize(

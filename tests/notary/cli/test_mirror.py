@@ -10,8 +10,8 @@ import pytest
 
 from deploy.local import Cluster
 from notary import cli
-from notary.cli.mirror import _served, source_and_target
-from ordering.errors import ConfigurationError
+from notary.cli.mirror import _mirror, _served, source_and_target
+from ordering.errors import ConfigurationError, NotReady
 from ordering.topics import create_topics
 from tests.clients.load import until
 from tests.kafka.mirrors import Mirror
@@ -61,6 +61,28 @@ def test_an_impossible_health_address_is_refused(tmp_path: Path, capsys: pytest.
     file.write_text('name = "N"\norigin = "o"\n[log]\nkind = "kafka"\nbootstrap = "broker-1:9092"\n')
     assert cli.main(["mirror", "--config", str(file), "--to", "broker-2:9092", "--health-listen", "9090"]) == 2
     assert "expected HOST:PORT to listen on, got '9090'" in capsys.readouterr().err
+
+
+async def test_brokers_that_are_away_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tries again, as it does later, and says so once. Any other error still ends it."""
+    file = tmp_path / "notary.toml"
+    file.write_text('name = "N"\norigin = "o"\n[log]\nkind = "kafka"\nbootstrap = "broker-1:9092"\n')
+    answers: list[NotReady | bool] = [NotReady("Kafka is away"), NotReady("Kafka is away"), True]
+
+    async def uses_append_times(*_: object) -> bool:
+        answer = answers.pop(0)
+        if isinstance(answer, NotReady):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("notary.cli.mirror.uses_append_times", uses_append_times)
+    monkeypatch.setattr("notary.cli.mirror.AGAIN_S", 0)
+    source, target = source_and_target(argparse.Namespace(config=file, to_config=None, to="broker-2:9092"))
+    with pytest.raises(ConfigurationError, match="are a log and no mirror"):
+        await _mirror(source, target, None)
+    assert [record.getMessage() for record in caplog.records] == ["copying cannot begin yet, trying again: Kafka is away"]
 
 
 def test_the_environment_is_that_of_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from notary import cli
-from notary.cli.owner import OWNER_KEY
+from notary.cli.owner import OWNER_KEY, opened
 from notary.cli.replay import Replay
+from notary.config import load
 from ordering.embedded import EmbeddedLog
+from ordering.errors import ConfigurationError
 from ordering.log import ORDERING
 from ordering.records import FORMAT_VERSION, OrderingRecord, Settle, Trim, View, decode
 from ordering.signatures import SigningKey, endorse_key
@@ -231,8 +233,20 @@ def test_a_version_that_this_software_cannot_read_is_refused(
 ) -> None:
     """Software that cannot read a version does not activate it."""
     assert run(directory, "activate", version) == 2
-    assert f"this software reads format versions up to {FORMAT_VERSION}" in capsys.readouterr().err
+    assert f"this software reads format versions 1 to {FORMAT_VERSION}, not" in capsys.readouterr().err
     assert records_in(directory) == 1
+
+
+# ---- failover ----
+
+
+async def test_a_mirror_without_records_is_named(directory: NotaryDirectory) -> None:
+    """A genesis record of its own, as for a new log, would spoil the mirror."""
+    shutil.rmtree(directory.path / "log")
+    EmbeddedLog.create(directory.path / "log", 4)
+    with pytest.raises(ConfigurationError, match="is empty: `notary mirror` has copied nothing into it"):
+        async with opened(load(directory.config), "failover", mirror=True):
+            pass
 
 
 # ---- settle ----

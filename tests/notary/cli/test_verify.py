@@ -230,6 +230,26 @@ def test_two_trees_of_one_size(folder: Folder) -> None:
     assert folder.found(folder.put("decisions", as_lines([*lines(count=15), forked])))["reason"] == "inconsistent"
 
 
+def test_two_decisions_at_one_position(folder: Folder) -> None:
+    """Their checkpoints are of different sizes, which are not compared without tiles; the same decision in both is no contradiction."""
+    decided = {**as_object(NOTARY.decisions[150]), "receipt": NOTARY.receipt(150)}
+    other = {**as_object(FORK.decisions[150]), "receipt": FORK.receipt(150, 200)}
+    found = folder.found(folder.put("decisions", as_lines([decided, *lines(count=5), other])))
+    assert found["failures"] == [
+        {"line": 7, "reason": "inconsistent", "detail": "the notary signed another decision at position 150, that of line 1"}
+    ]
+    same = {**as_object(FORK.decisions[50]), "receipt": FORK.receipt(50, 200)}
+    assert folder.verify(folder.put("decisions", as_lines([*lines(count=60), same]))) == 0
+
+
+def test_a_file_to_compare_with_is_named(folder: Folder) -> None:
+    """Two files are checkpoints: the message says which of them is malformed."""
+    checkpoint = folder.put("checkpoint", NOTARY.checkpoint())
+    for content in ("", b"\xff", "c2sp.org/tlog-proof@v1\n", b"c2sp.org/tlog-proof@v1\n\xff"):
+        other = folder.put("other", content)
+        assert folder.found(checkpoint, "--consistent-with", other)["detail"].startswith(f"{other}: ")
+
+
 def test_an_endless_line_is_an_error(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     """An endless line is not read into memory, and is an error, exit 2."""
     monkeypatch.setattr("notary.cli.verify.FILE_BYTES_MAX", 5000)

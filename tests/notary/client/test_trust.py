@@ -1,6 +1,7 @@
 """The file of known notaries, and the keys that follow from those in it."""
 
 import fcntl
+import resource
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,21 @@ def test_a_line_without_its_end_does_not_spoil_the_next_one(file: Path) -> None:
     trust(file, B).meet(described())
     assert [line.line for line in KnownNotaries(file).find([B])] == [3]
     assert KnownNotaries(file).find([A])
+
+
+def test_a_full_disk_leaves_no_part_of_a_line(file: Path) -> None:
+    """A part of a line would make the file unusable, also for notaries that are known. Once there is space the notary is met."""
+    trust(file, A).meet(described())
+    before, (limit, most) = file.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, most))
+    try:
+        with pytest.raises(ConfigurationError, match=r"the known notaries .* cannot be used"):
+            trust(file, B).meet(described())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, most))
+    assert file.read_bytes() == before
+    trust(file, B).meet(described())
+    assert KnownNotaries(file).find([B])
 
 
 def test_a_first_use_shows_no_control_characters(file: Path) -> None:

@@ -123,15 +123,16 @@ class TestTheSimulatedDisk:
         assert disk.families[META] == {b"a": b"1"}
 
 
-def test_a_disk_that_fills_while_an_index_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("why", ["No space left on device", "Disk quota exceeded"])
+def test_a_disk_that_fills_while_an_index_opens(why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Options are set after RocksDB has opened, and it writes them into a file. The index can be opened again once there is space."""
 
     def full(*_: object) -> None:
-        raise Exception("IO error: Unable to persist options.: IO error: No space left on device")
+        raise Exception(f"IO error: Unable to persist options.: IO error: {why}")
 
     with monkeypatch.context() as patched:
         patched.setattr("notary.index.rocks.check_settings", full)
-        with pytest.raises(Fatal, match=r"does not open.*No space left.*Free or replace its disk") as raised:
+        with pytest.raises(Fatal, match=rf"does not open.*{why}.*Free or replace its disk") as raised:
             RocksStore.open(tmp_path, IndexSettings())
     assert raised.value.code is FatalCode.DISK_FULL
     RocksStore.open(tmp_path, IndexSettings()).close()
