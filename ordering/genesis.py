@@ -46,7 +46,10 @@ async def read_genesis(log: Log) -> tuple[Genesis, bytes]:
     """Returns the genesis record, which names the log's owner, and the log id. Raises `ConfigurationError` without one, `NotReady`."""
     first = await first_record(log)
     if first is None:
-        raise ConfigurationError("the log is empty: its first record should say whose it is. Make it with `notary init`")
+        raise ConfigurationError(
+            "the log is empty: its first record should say whose it is. `notary init` makes a new log, without any decision. If this one"
+            " has lost its records, restore an archive or a mirror: docs/runbook.md, 'All brokers lose their disks'"
+        )
     try:
         genesis = decode_genesis(first.value)
     except CorruptRecord as problem:

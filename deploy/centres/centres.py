@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
 
@@ -13,6 +12,7 @@ import orjson
 
 from deploy.centres.device import address
 from deploy.local.errors import CannotRun
+from deploy.local.process import python_path
 
 
 class Centres:
@@ -21,20 +21,17 @@ class Centres:
     Every method may be called from any thread. On failure it raises CannotRun with a remedy.
     """
 
-    def __init__(self, count: int = 3, *, delay_ms: float = 0.0, jitter_ms: float = 0.0, seed: int = 0) -> None:
+    def __init__(self, count: int = 3, *, delay_ms: float = 0.0) -> None:
         self.numbers = tuple(range(1, count + 1))
         self._delay_ms = delay_ms
-        self._jitter_ms = jitter_ms
-        self._seed = seed
         self._forwarder: subprocess.Popen[str] | None = None
         self._networks: list[str] = []
         self._one_at_a_time = threading.Lock()
 
     def __enter__(self) -> Self:
-        search_path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
         self._forwarder = subprocess.Popen(
-            [sys.executable, "-P", "-m", "deploy.centres.forward", str(len(self.numbers)), str(self._seed)],
-            env=os.environ | {"PYTHONPATH": search_path},
+            [sys.executable, "-P", "-m", "deploy.centres.forward", str(len(self.numbers))],
+            env=os.environ | {"PYTHONPATH": python_path()},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -44,7 +41,7 @@ class Centres:
         assert self._forwarder.stdout is not None
         try:
             self._networks = orjson.loads(self._forwarder.stdout.readline() or self._gone())["networks"]
-            self.slow(self._delay_ms, self._jitter_ms)
+            self.slow(self._delay_ms)
         except BaseException:
             self.__exit__(None, None, None)
             raise

@@ -1,4 +1,4 @@
-"""The process between the centres: `python -P -m deploy.centres.forward CENTRES [SEED]`.
+"""The process between the centres: `python -P -m deploy.centres.forward CENTRES`.
 
 It makes the centres, prints the paths of their namespaces (`{"networks": ["/proc/PID/fd/N", …]}`, the first is centre 1), and forwards
 their packets until its stdin ends. Then it exits, and the devices vanish with it. It replies to each line on stdin with one line on stdout:
@@ -32,7 +32,7 @@ DONE, COULD_NOT = 0, 2
 
 def main(arguments: Sequence[str]) -> int:
     """Make the centres, and forward packets until stdin ends; return the exit code."""
-    count, seed = int(arguments[0]), int(arguments[1]) if len(arguments) > 1 else 0
+    count = int(arguments[0])
     if not 1 <= count <= CENTRES_MAX:
         print(f"{count} centres cannot be made: choose 1 to {CENTRES_MAX}", file=sys.stderr)
         return COULD_NOT
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
         return COULD_NOT
     networks = [f"/proc/{os.getpid()}/fd/{device.namespace}" for device in devices.values()]
     print(orjson.dumps({"networks": networks}).decode(), flush=True)
-    forward(devices, random.Random(seed))
+    forward(devices, random.Random(0))
     return DONE
 
 

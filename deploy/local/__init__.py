@@ -25,7 +25,7 @@ N`, `down`.
 | `ports` | ports that stay free for a broker while it is down |
 | `process` | a process identified by pid and start time |
 | `health` | the cluster's metadata, as each running broker reports it |
-| `tether` | ends the brokers of a `with` block whose process died |
+| `tether` | ends the processes of a `with` block whose own process died |
 | `runtime` | a Java, Kafka's jars and a class archive: ready to run |
 | `java`, `jars` | finds a Java; fetches the jars once |
 | `golang` | third-party Go programs, built once |

@@ -48,7 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"deploy.local: {error}", file=sys.stderr)
         return COULD_NOT
     except KeyboardInterrupt:
-        print(f"deploy.local: interrupted; `status` says what runs in {chosen.dir}", file=sys.stderr)
+        folder = vars(chosen).get("dir")  # None for a command that has no cluster
+        print(f"deploy.local: interrupted{f'; `status` says what runs in {folder}' if folder else ''}", file=sys.stderr)
         return COULD_NOT
 
 
@@ -69,14 +70,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"how many (default {ClusterSettings.brokers}; a cluster that is there keeps its number)",
     )
-    up.add_argument(
-        "--session-timeout-ms",
-        type=int,
-        metavar="MS",
-        help=f"a silent broker is given up after this (default {ClusterSettings.session_timeout_ms})",
-    )
-    up.add_argument("--timeout", type=float, default=90.0, metavar="SECONDS", help="how long it may take to serve (default 90)")
-    up.add_argument("--json", action="store_true", help="print all about the cluster as JSON")
 
     status = commands.add_parser("status", parents=[where], help="say what runs; exits 1 unless the cluster serves")
     status.add_argument("--json", action="store_true", help="print it as JSON")
@@ -97,40 +90,25 @@ def _parser() -> argparse.ArgumentParser:
 
 def _up(chosen: argparse.Namespace) -> int:
     began = time.monotonic()
-    cluster = _there_already(chosen) if Cluster.exists(chosen.dir) else _new(chosen)
-    cluster.up(chosen.timeout)
-    seconds = time.monotonic() - began
-    status = cluster.status()
-    print(
-        f"{len(status.brokers)} brokers serve after {seconds:.1f} s; data and logs in {cluster.directory}",
-        file=sys.stderr,
-    )
-    if chosen.json:
-        print(orjson.dumps({"directory": str(cluster.directory), "seconds": round(seconds, 2), **asdict(status)}).decode())
+    if Cluster.exists(chosen.dir):
+        cluster = _there_already(chosen)
     else:
-        print(cluster.bootstrap)
+        cluster = Cluster.create(chosen.dir, ClusterSettings.brokers if chosen.brokers is None else chosen.brokers)
+    cluster.up()
+    brokers = len(cluster.state.brokers)
+    print(f"{brokers} brokers serve after {time.monotonic() - began:.1f} s; data and logs in {cluster.directory}", file=sys.stderr)
+    print(cluster.bootstrap)
     return DONE
-
-
-def _new(chosen: argparse.Namespace) -> Cluster:
-    return Cluster.create(
-        chosen.dir,
-        ClusterSettings.brokers if chosen.brokers is None else chosen.brokers,
-        session_timeout_ms=ClusterSettings.session_timeout_ms if chosen.session_timeout_ms is None else chosen.session_timeout_ms,
-    )
 
 
 def _there_already(chosen: argparse.Namespace) -> Cluster:
     cluster = Cluster.open(chosen.dir)
     state = cluster.state
-    for option, asked, has in (
-        ("--brokers", chosen.brokers, state.settings.brokers),
-        ("--session-timeout-ms", chosen.session_timeout_ms, state.settings.session_timeout_ms),
-    ):
-        if asked not in (None, has):
-            raise CannotRun(
-                f"the cluster in {cluster.directory} was made with {option} {has}, not {asked}: take it `down` first, or use another --dir"
-            )
+    if chosen.brokers not in (None, len(state.brokers)):
+        raise CannotRun(
+            f"the cluster in {cluster.directory} has {len(state.brokers)} brokers, not {chosen.brokers}: take it `down` first, or use"
+            " another --dir"
+        )
     died = [str(broker.id) for broker in state.brokers if broker.condition == "died"]
     if died:
         print(

@@ -17,13 +17,19 @@ from deploy.local.errors import CannotRun
 from deploy.local.health import ClusterStatus, status_of
 from deploy.local.ports import free_ports
 from deploy.local.process import BrokerProcess, spawn
-from deploy.local.runtime import Runtime, prepare, replace_text
+from deploy.local.runtime import Runtime, prepare
 from deploy.local.settings import ClusterSettings, server_properties
 from deploy.local.state import Broker, BrokerNetwork, ClusterState, read_state, state_file, write_state
 from deploy.namespace import inside
-from ordering.durable import locked_file
+from ordering.durable import locked_file, replace_file
 
 LOG_TAIL_LINES = 15
+TAKE_DOWN = """
+from deploy.local import Cluster
+if Cluster.exists(sys.argv[1]):
+    Cluster.open(sys.argv[1]).down()
+"""
+"""The watcher of a `with` block runs these statements (`tether`)."""
 
 
 class Cluster:
@@ -47,10 +53,9 @@ class Cluster:
     def create(
         cls,
         directory: Path | str,
-        brokers: int = 3,
+        brokers: int = ClusterSettings.brokers,
         *,
-        session_timeout_ms: int = 6_000,
-        heap_mib: int = 400,
+        session_timeout_ms: int = ClusterSettings.session_timeout_ms,
         overrides: Mapping[str, str] | None = None,
         networks: Sequence[BrokerNetwork] = (),
     ) -> Self:
@@ -62,7 +67,7 @@ class Cluster:
         networks = networks or [BrokerNetwork()] * brokers
         if len(networks) != brokers:
             raise CannotRun(f"{brokers} brokers need {brokers} networks, and {len(networks)} are given: name one for each")
-        settings = ClusterSettings(brokers, session_timeout_ms, heap_mib, dict(overrides or {}))
+        settings = ClusterSettings(brokers, session_timeout_ms, overrides=dict(overrides or {}))
         folder = Path(directory).absolute()
         # `down` removes the folder, so it must never be one with something else in it.
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -169,7 +174,8 @@ class Cluster:
 
     def resume(self, broker_id: int) -> None:
         """Resume a frozen broker (SIGCONT)."""
-        self._signal(broker_id, signal.SIGCONT)
+        with self._locked():
+            self._running(broker_id).send(signal.SIGCONT)
 
     def status(self) -> ClusterStatus:
         """Return the state of all broker processes, and of the cluster as the running brokers report it."""
@@ -194,7 +200,7 @@ class Cluster:
         return status
 
     def __enter__(self) -> Self:
-        self._tether = tether.tie(self.directory)
+        self._tether = tether.tie(self.directory, TAKE_DOWN)
         try:
             self.up()
         except BaseException:
@@ -222,7 +228,8 @@ class Cluster:
             folder = self._folder(broker.id)
             folder.mkdir(exist_ok=True)
             properties = server_properties(state.settings, broker.id, state.addresses, folder / "data")
-            replace_text(folder / "server.properties", properties)
+            # Atomically: a broker that starts may read the file while another one is started.
+            replace_file(folder / "server.properties", properties.encode())
             if not _is_formatted(folder / "data", broker.id):
                 shutil.rmtree(folder / "data", ignore_errors=True)
                 new[broker.id] = folder / "data"
@@ -251,10 +258,6 @@ class Cluster:
             if process is not None:
                 how(process)
             write_state(self.directory, state.with_process(broker_id, None))
-
-    def _signal(self, broker_id: int, number: signal.Signals) -> None:
-        with self._locked():
-            self._running(broker_id).send(number)
 
     def _running(self, broker_id: int) -> BrokerProcess:
         """Return the broker's process. Raises CannotRun if it does not run."""

@@ -95,6 +95,11 @@ def tied() -> list[str]:
     return [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid())]
 
 
+def python_path(*first: Path) -> str:
+    """Returns PYTHONPATH for a process that imports from this checkout, and before that from these folders."""
+    return os.pathsep.join(filter(None, [*map(str, first), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
+
+
 def spawn(command: list[str], log: Path) -> BrokerProcess:
     """Start a process that outlives this one and does not get this terminal's Ctrl-C. Its output is appended to `log`."""
     _reap()

@@ -51,14 +51,7 @@ class Runtime:
             tool = [*self._jvm(256), "-cp", self.classpath, "kafka.tools.StorageTool", "format"]
             # Eligible leader replicas keep the last in-sync replicas electable. On by default in 4.3; set here since the
             # notary relies on it.
-            arguments = [
-                "--cluster-id",
-                cluster_id,
-                "--config",
-                config.name,
-                "--feature",
-                "eligible.leader.replicas.version=1",
-            ]
+            arguments = ["--cluster-id", cluster_id, "--config", config.name, "--feature", "eligible.leader.replicas.version=1"]
             done = subprocess.run([*tool, *arguments], capture_output=True, text=True, check=False)
         if done.returncode:
             raise CannotRun(f"Kafka's storage tool could not format {', '.join(map(str, folders.values()))}:\n{done.stdout}{done.stderr}")
@@ -73,13 +66,6 @@ class Runtime:
             *jvm_flags(heap_mib),
             *([f"-XX:SharedArchiveFile={self.archive}"] if self.archive else []),
         ]
-
-
-def replace_text(file: Path, text: str) -> None:
-    """Replace a file atomically: a broker that starts may read it while another one is started. Each start writes it again."""
-    following = file.with_name(f"{file.name}.new")
-    following.write_text(text)
-    move_into_place(following, file)
 
 
 def prepare() -> Runtime:
@@ -101,17 +87,13 @@ def prepare() -> Runtime:
 
 def _train(bare: Runtime, archive: Path) -> None:
     """Run one broker until it serves, end it, and keep the archive of the classes that it used."""
-    print(
-        "kafka: making a class archive (once, a few seconds) so that brokers start in half the time",
-        file=sys.stderr,
-        flush=True,
-    )
+    _report("making a class archive (once, a few seconds) so that brokers start in half the time")
     with tempfile.TemporaryDirectory(prefix="training-", dir=archive.parent) as beside:
         folder = Path(beside)
         settings = ClusterSettings(brokers=1)
         port, controller_port = free_ports(2)
         properties = server_properties(settings, 1, {1: Addresses("127.0.0.1", port, controller_port)}, folder / "data")
-        replace_text(folder / "server.properties", properties)
+        (folder / "server.properties").write_text(properties)
         bare.format({1: folder / "data"}, properties, "dHJhaW5pbmctdHJhaW5pbg")
         written = folder / "classes.jsa"
         command = bare.broker(folder / "server.properties", settings.heap_mib, f"-XX:ArchiveClassesAtExit={written}")
@@ -128,9 +110,9 @@ def _train(bare: Runtime, archive: Path) -> None:
         if written.is_file():
             move_into_place(written, archive)
         else:
-            print(
-                f"kafka: {bare.java.path} wrote no class archive; brokers start without one",
-                file=sys.stderr,
-                flush=True,
-            )
+            _report(f"{bare.java.path} wrote no class archive; brokers start without one")
             archive.touch()
+
+
+def _report(what: str) -> None:
+    print(f"kafka: {what}", file=sys.stderr, flush=True)

@@ -45,8 +45,6 @@ class ClusterSettings:
                 f"a session timeout of {self.session_timeout_ms} ms would fence brokers that are merely busy: "
                 f"choose {SESSION_TIMEOUT_MS_MIN} ms or more"
             )
-        if self.heap_mib < 128:
-            raise CannotRun(f"a heap of {self.heap_mib} MiB is too small for a broker: choose 128 MiB or more, 400 is the default")
 
     @property
     def replicas(self) -> int:

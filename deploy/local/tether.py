@@ -1,7 +1,7 @@
-"""Ends the brokers of a `with Cluster…` block if the block's process dies in it (SIGKILL, a time limit).
+"""Ends the processes of a `with` block, such as the brokers of a `Cluster`, if the block's process dies in it (SIGKILL, a time limit).
 
 The block's process has the write end of a pipe to a watcher process. However the block's process ends, the kernel closes
-the pipe. Then the watcher takes down the cluster that is still in the folder.
+the pipe. Then the watcher ends what is still there, by what its folder says.
 """
 
 import os
@@ -9,22 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Source text, not a module: a module of this package would import all of the package at its start, and take 40 MB, not 10.
-_WATCH = """
-import sys
-sys.stdin.buffer.read()
-from deploy.local import Cluster
-if Cluster.exists(sys.argv[1]):
-    Cluster.open(sys.argv[1]).down()
-"""
+from deploy.local.process import python_path
 
 
-def tie(directory: Path) -> "subprocess.Popen[bytes]":
-    """Start the watcher of the cluster in `directory`. It takes down that cluster and ends once its `stdin` is closed."""
-    search_path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
+def tie(directory: Path, ending: str) -> "subprocess.Popen[bytes]":
+    """Start the watcher of `directory`. Once its `stdin` is closed, it runs the Python statements `ending` with that argument, and ends."""
+    # Source text, not a module: a module would import all of its package at its start, and take 40 MB, not 10.
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", _WATCH, str(directory)],
-        env=os.environ | {"PYTHONPATH": search_path},
+        [sys.executable, "-P", "-c", f"import sys\nsys.stdin.buffer.read()\n{ending}", str(directory)],
+        env=os.environ | {"PYTHONPATH": python_path()},
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -33,7 +26,7 @@ def tie(directory: Path) -> "subprocess.Popen[bytes]":
 
 
 def release(watcher: "subprocess.Popen[bytes]") -> None:
-    """End the watcher, and wait for its end. Call this after the cluster was taken down."""
+    """End the watcher, and wait for its end. Call this after the processes have ended."""
     assert watcher.stdin is not None
     watcher.stdin.close()
     watcher.wait()

@@ -21,15 +21,13 @@ themselves:
 | file | subject |
 |---|---|
 | `tools` | third-party tools and definitions, fetched and built at pinned versions into `.cache/manifests` |
-| `render` | kustomize, and the objects that it prints |
+| `render` | kustomize, and the objects that it prints; Prometheus rules, checked by promtool |
 | `schemas` | the strict schema of a kind |
-| `rules` | Prometheus rules, checked by promtool |
 | `dashboard` | the Grafana dashboard, from a table of its panels |
 """
 
 from deploy.manifests.dashboard import DASHBOARD, PANELS, dashboard
-from deploy.manifests.render import KUBERNETES, MIRROR, OVERLAYS, Manifest, name_of, render
-from deploy.manifests.rules import check_rules, rules_of
+from deploy.manifests.render import KUBERNETES, MIRROR, OVERLAYS, Manifest, name_of, render, rules_of
 from deploy.manifests.schemas import Schemas
 from deploy.manifests.tools import Kubernetes, Tools, build_kubernetes, fetch
 
@@ -44,7 +42,6 @@ __all__ = [
     "Schemas",
     "Tools",
     "build_kubernetes",
-    "check_rules",
     "dashboard",
     "fetch",
     "name_of",

@@ -10,8 +10,7 @@ import yaml
 
 from deploy.local.errors import CannotRun
 from deploy.manifests.dashboard import DASHBOARD, dashboard
-from deploy.manifests.render import KUBERNETES, MIRROR, OVERLAYS, render
-from deploy.manifests.rules import check_rules, rules_of
+from deploy.manifests.render import KUBERNETES, MIRROR, OVERLAYS, check_rules, render, rules_of
 from deploy.manifests.schemas import KUBERNETES_VERSIONS, Schemas
 from deploy.manifests.tools import Tools, fetch
 

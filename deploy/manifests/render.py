@@ -1,11 +1,14 @@
-"""Renders an overlay with kustomize, and parses its objects."""
+"""Renders an overlay with kustomize, and parses its objects; extracts the Prometheus rules, and checks them with promtool."""
 
+import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import yaml
 
 from deploy.commands import run
+from deploy.local.errors import CannotRun
 from deploy.manifests.tools import Tools
 
 Manifest: TypeAlias = dict[str, Any]
@@ -37,3 +40,21 @@ def render(tools: Tools, overlay: Path) -> list[Manifest]:
 def name_of(manifest: Manifest) -> str:
     """Return `KIND/NAME` of an object, for messages."""
     return f"{manifest.get('kind')}/{(manifest.get('metadata') or {}).get('name')}"
+
+
+def rules_of(manifests: Iterable[Manifest]) -> str:
+    """Return the rule groups of all PrometheusRules, as a rules file for Prometheus."""
+    groups = [group for each in manifests if each["kind"] == "PrometheusRule" for group in each["spec"]["groups"]]
+    return str(yaml.safe_dump({"groups": groups}))
+
+
+def check_rules(tools: Tools, rules: str) -> list[str]:
+    """Return promtool's report as a list of one text if a rules file is wrong, else an empty list."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "rules.yml"
+        file.write_text(rules)
+        try:
+            run([tools.promtool, "check", "rules", file])
+        except CannotRun as problem:
+            return [str(problem)]
+    return []

@@ -73,6 +73,8 @@ class Authority:
             raise PkiError(f"{directory}/ca-key.pem is not the key of {directory}/ca.pem: put the right one there")
         authority = cls(directory, key, certificate)
         if not (directory / "crl.pem").exists():
+            if any(authority.issued()):  # an empty list would bring back certificates that were revoked
+                raise PkiError(f"{directory} has issued certificates, and no crl.pem: copy it back from /etc/notary/tls of a host")
             authority._write_list([])
         return authority
 
@@ -171,8 +173,7 @@ class Authority:
 
     def revoked(self) -> list[x509.RevokedCertificate]:
         """Returns the entries of the revocation list."""
-        file = self.directory / "crl.pem"
-        return list(x509.load_pem_x509_crl(file.read_bytes())) if file.exists() else []
+        return list(x509.load_pem_x509_crl((self.directory / "crl.pem").read_bytes()))
 
     def _keep(self, name: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
         folder = self.directory / name

@@ -277,7 +277,7 @@ def _wrong(sites: Sites) -> Iterator[tuple[str, str]]:
 
 def _wrong_words(sites: Sites) -> Iterator[tuple[str, str]]:
     if not _is_cluster_id(sites.kafka.cluster_id):
-        new = _new_cluster_id()
+        new = encode_uuid(uuid.uuid4())
         yield "kafka.cluster_id", f"{sites.kafka.cluster_id!r} is no cluster id; for a new cluster write {new!r}, and keep it for ever"
     for key, text in (("name", sites.notary.name), ("origin", sites.notary.origin)):
         if not text.strip() or not text.isprintable():
@@ -383,10 +383,6 @@ def _is_cluster_id(text: str) -> bool:
         return len(text) == 22 and text[0] != "-" and len(base64.urlsafe_b64decode(text + "==")) == 16
     except ValueError:
         return False
-
-
-def _new_cluster_id() -> str:
-    return encode_uuid(uuid.uuid4())
 
 
 def encode_uuid(made: uuid.UUID) -> str:

@@ -32,14 +32,14 @@ def _host(sites: Sites, site: Site, host: str) -> dict[str, str]:
             name = controller_name(node)
             files["controller.properties"] = kafka.controller_properties(sites, node)
             files["format-controller.sh"] = kafka.format_script(sites, "controller.properties", name)
-            files["kafka-controller.service"] = units.controller_unit(sites, node)
+            files["kafka-controller.service"] = units.kafka_unit(sites, "controller", name)
             folders[kafka.data_folder(sites, name)] = "kafka"
     for node in site.brokers:
         if node.host == host:
             name = broker_name(node)
             files["broker.properties"] = kafka.broker_properties(sites, site, node)
             files["format-broker.sh"] = kafka.format_script(sites, "broker.properties", name)
-            files["kafka-broker.service"] = units.broker_unit(sites, node)
+            files["kafka-broker.service"] = units.kafka_unit(sites, "broker", name)
             files["broker-client.properties"] = kafka.client_properties(sites, name)
             if sites.tls:
                 files["acls.sh"] = kafka.acl_script(sites)

@@ -3,10 +3,10 @@
 A unit never formats a disk. It does not start on an unformatted disk, since a missing mount looks like one.
 """
 
-from typing import Final
+from typing import Final, Literal
 
 from deploy.render.kafka import data_folder
-from deploy.render.sites import Node, Sites, broker_name, controller_name
+from deploy.render.sites import Sites
 
 _SANDBOX: Final = """\
 NoNewPrivileges=yes
@@ -38,16 +38,6 @@ SystemCallFilter=~@privileged
 SystemCallErrorNumber=EPERM
 UMask=0077
 """
-
-
-def controller_unit(sites: Sites, node: Node) -> str:
-    """Renders the unit of one controller."""
-    return _kafka(sites, controller_name(node), "controller", sites.kafka.controller_heap_mib)
-
-
-def broker_unit(sites: Sites, node: Node) -> str:
-    """Renders the unit of one broker."""
-    return _kafka(sites, broker_name(node), "broker", sites.kafka.broker_heap_mib)
 
 
 def worker_unit(sites: Sites) -> str:
@@ -83,7 +73,9 @@ WantedBy=multi-user.target
 """
 
 
-def _kafka(sites: Sites, name: str, role: str, heap_mib: int) -> str:
+def kafka_unit(sites: Sites, role: Literal["controller", "broker"], name: str) -> str:
+    """Renders the unit of one controller or broker."""
+    heap_mib = sites.kafka.broker_heap_mib if role == "broker" else sites.kafka.controller_heap_mib
     config, folder = sites.folders.config, data_folder(sites, name)
     # Java checks certificates against the revocation list in the `tls` folder; without the list it rejects every connection.
     revocation = ["-Dcom.sun.net.ssl.checkRevocation=true", "-Dcom.sun.security.enableCRLDP=true"]

@@ -11,8 +11,7 @@ from deploy.render.sites import Site, Sites, SiteWorker, worker_principal
 
 def notary_toml(sites: Sites, site: Site, worker: SiteWorker) -> str:
     """Renders the configuration of one worker."""
-    config = sites.folders.config
-    tls = f"{config}/tls/{worker_principal(worker)}"
+    config, security = sites.folders.config, _security(sites, worker_principal(worker))
     return _toml(
         {
             "": {
@@ -26,13 +25,13 @@ def notary_toml(sites: Sites, site: Site, worker: SiteWorker) -> str:
                 "kind": "kafka",
                 "bootstrap": sites.bootstrap,
                 "topic_prefix": sites.notary.topic_prefix,
-                **_security(sites, tls, f"{config}/tls/ca.pem"),
+                **security,
             },
             "worker": {"name": worker.name, "data_centre": site.name},
             "http": {
                 "listen": f"{worker.host}:{sites.ports.worker}",
                 "health_listen": f"{worker.host}:{sites.ports.health}",
-                **({"tls_cert_file": f"{tls}/cert.pem", "tls_key_file": f"{tls}/key.pem"} if sites.tls else {}),
+                **({"tls_cert_file": security["cert_file"], "tls_key_file": security["key_file"]} if sites.tls else {}),
             },
             "index": {"directory": f"{sites.folders.data}/worker/index"},
             **({"snapshots": {"url": sites.snapshots.url, "every_s": sites.snapshots.every_s}} if sites.snapshots.url else {}),
@@ -43,8 +42,7 @@ def notary_toml(sites: Sites, site: Site, worker: SiteWorker) -> str:
 
 def log_settings_toml(sites: Sites, operator: str) -> str:
     """Renders the settings with which `notary init --log-settings` acts as this principal."""
-    folder = f"{sites.folders.config}/tls"
-    return _toml({"": _security(sites, f"{folder}/{operator}", f"{folder}/ca.pem")})
+    return _toml({"": _security(sites, operator)})
 
 
 def init_script(sites: Sites) -> str:
@@ -61,10 +59,12 @@ exec {sites.folders.notary}/bin/notary init "$1" --name {quoted[0]} --origin {qu
 """
 
 
-def _security(sites: Sites, folder: str, ca: str) -> dict[str, str]:
+def _security(sites: Sites, name: str) -> dict[str, str]:
     if not sites.tls:
         return {"security_protocol": "PLAINTEXT"}
-    return {"security_protocol": "SSL", "ca_file": ca, "cert_file": f"{folder}/cert.pem", "key_file": f"{folder}/key.pem"}
+    tls = f"{sites.folders.config}/tls"
+    files = {"ca_file": f"{tls}/ca.pem", "cert_file": f"{tls}/{name}/cert.pem", "key_file": f"{tls}/{name}/key.pem"}
+    return {"security_protocol": "SSL", **files}
 
 
 def _toml(sections: Mapping[str, Mapping[str, str | int]]) -> str:

@@ -133,15 +133,10 @@ def failed(result: LoadResult | Offered) -> bool:
     return bool(result.errors) or not decided
 
 
-def warm_up_for(running: RunningNotary, case: Case, seconds: float, seed: int) -> float:
-    """Run a closed loop without figures before a load of this length; returns its requests a second."""
-    return run_load(closed_load(running, case, min(WARM_UP_S_MAX, seconds / 2), seed)).requests_per_s
-
-
 def capacity_of(running: RunningNotary, case: Case, seconds: float, seed: int) -> float:
     """Returns the requests a second of a closed loop, after a warm-up. Raises `RuntimeError` when it saw errors."""
-    requests_per_s = warm_up_for(running, case, seconds, seed)
-    result = run_load(closed_load(running, case, seconds, seed + 1, requests_per_s=requests_per_s))
+    warm_up = run_load(closed_load(running, case, min(WARM_UP_S_MAX, seconds / 2), seed))
+    result = run_load(closed_load(running, case, seconds, seed + 1, requests_per_s=warm_up.requests_per_s))
     if failed(result) or not result.requests_per_s:
         raise RuntimeError("the capacity could not be measured: the closed loop saw errors")
     return result.requests_per_s

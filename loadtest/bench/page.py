@@ -41,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         made = tables(lines)
         print("\n".join([f"## {name}\n\n{table}" for name, table in made.items()]))
         return 0 if made else 1
-    refused = {name: unfit for name in all_figures() if (unfit := [line for line in last_of_each(lines, name) if line.refusals])}
+    shown = [name for name, figure in all_figures().items() if figure.tables or figure.draw]
+    refused = {name: unfit for name in shown if (unfit := [line for line in last_of_each(lines, name) if line.refusals])}
     made = tables([line for line in lines if line.figure not in refused])
     chosen.into.write_text(put_into(chosen.into.read_text(), made))
     draw_all([line for line in lines if line.figure not in refused], chosen.into.with_suffix(""))

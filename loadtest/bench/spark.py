@@ -79,23 +79,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--submission-requests", type=count, default=100, metavar="N", help="requests of a submission (default: 100)")
     parser.add_argument("--inputs", type=count, default=4, metavar="N", help="inputs of a request (default: 4)")
     parser.add_argument("--nights", action="store_true", help="one log that grows to each size, and a night after each")
-    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the logs there, and take those that are there")
     parser.add_argument("--seed", type=int, default=1, help="of everything that is made (default: 1)")
-    parser.add_argument(
-        "--json", "--out", dest="out", default="bench-spark.jsonl", metavar="FILE", help="where the JSON lines are added; - is stdout"
-    )
+    parser.add_argument("--out", default="bench-spark.jsonl", metavar="FILE", help="where the JSON lines are added; - is stdout")
     chosen = parser.parse_args(arguments)
     measure = _measure_nights if chosen.nights else _measure
     return exit_code(lambda report: measure(report, chosen), report_to(chosen.out))
-
-
-class _Log(msgspec.Struct, frozen=True):
-    """An archive, and a worker's replay of it."""
-
-    archive: Path
-    parties: Path
-    requests: int
-    replayed: Replayed
 
 
 def _measure(report: Report, chosen: argparse.Namespace) -> None:
@@ -106,25 +94,30 @@ def _measure(report: Report, chosen: argparse.Namespace) -> None:
     bar, all_of_it, done = Bar(), sum(sizes) * (1 + len(ways)), 0
     for size in sizes:
         with tempfile.TemporaryDirectory(prefix="bench-spark-") as directory:
+            folder = Path(directory)
+            archive, parties = folder / "archive", folder / "parties.json"
             with bar.during(done / all_of_it, size / all_of_it, size / RATE, f"a log of {size:,} requests, and a worker's replay"):
-                log = _made(Path(directory), size, chosen)
+                signed = chosen.signatures != "without"
+                write_archive(archive, records(chosen.seed, size, chosen.submission_requests, chosen.inputs, signed=signed))
+                _write_parties(parties)
+                requests, replayed = uvloop.run(_replayed(archive, folder / "index"))
             done += size
-            progress(f"{log.requests:,} requests: a worker replays them in {log.replayed.took_s:.1f} s")
+            progress(f"{requests:,} requests: a worker replays them in {replayed.took_s:.1f} s")
             for signatures in ways:
                 name = f"{size:,} requests, {'with' if signatures else 'without'} signatures"
                 with bar.during(done / all_of_it, size / all_of_it, size / RATE, name):
-                    options = ["--parties", str(log.parties)] if signatures else []
-                    verified, process_s = _verified(log.archive, Path(directory) / name, *options)
+                    options = ["--parties", str(parties)] if signatures else []
+                    verified, process_s = _verified(archive, folder / name, *options)
                 done += size
                 stages_s: dict[str, float] = verified["stages_s"]
                 took_s[size, signatures] = sum(stages_s.values())
                 figures: dict[str, Any] = {
-                    "requests_per_s": log.requests / took_s[size, signatures],
+                    "requests_per_s": requests / took_s[size, signatures],
                     "seconds": took_s[size, signatures],
                     "start_s": process_s - took_s[size, signatures],
-                    "replay_s": log.replayed.took_s,
-                    "replays": took_s[size, signatures] / log.replayed.took_s,
-                    "requests": log.requests,
+                    "replay_s": replayed.took_s,
+                    "replays": took_s[size, signatures] / replayed.took_s,
+                    "requests": requests,
                     "stages_s": stages_s,
                 }
                 if (half := took_s.get((size // 2, signatures))) is not None:
@@ -136,22 +129,9 @@ def _measure(report: Report, chosen: argparse.Namespace) -> None:
                     "cores": CORES,
                 }
                 goal = f"half the log at most {DOUBLE_MAX} times" + ("" if signatures else f"; at most {REPLAYS_MAX} replays")
-                right = verified["root"] == log.replayed.root.hex() and not verified["violations"]
+                right = verified["root"] == replayed.root.hex() and not verified["violations"]
                 report.add("verify", name, figures, parameters, goal, failed=not right)
     bar.end()
-
-
-def _made(directory: Path, requests_min: int, chosen: argparse.Namespace) -> _Log:
-    signed = chosen.signatures != "without"
-    name = f"{requests_min}-{chosen.submission_requests}-{chosen.inputs}-{chosen.seed}-{'signed' if signed else 'unsigned'}"
-    archive, parties = (chosen.logs or directory) / name, directory / "parties.json"
-    if not archive.exists():
-        made = records(chosen.seed, requests_min, chosen.submission_requests, chosen.inputs, signed=signed)
-        unfinished = archive.with_suffix(".unfinished")
-        write_archive(unfinished, made)
-        unfinished.rename(archive)
-    _write_parties(parties)
-    return _Log(archive, parties, *uvloop.run(_replayed(archive, directory / "index")))
 
 
 async def _replayed(archive: Path, index: Path) -> tuple[int, Replayed]:

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.local import CannotRun
+from deploy.local.process import python_path, tied
 from loadtest.openloop.plan import add_arguments
-from loadtest.rig import interrupt_once, notary_on, python_path, tied, verifier_key
+from loadtest.rig import interrupt_once, notary_on, verifier_key
 from loadtest.rig.arguments import count
 from loadtest.rig.progress import progress
 
@@ -39,18 +40,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--workers", type=count, default=2, help="workers on these brokers (default: 2)")
     parser.add_argument("--web", action="store_true", help="open Locust's web UI on loopback instead of running at once")
-    parser.add_argument("--web-host", default="127.0.0.1", metavar="HOST", help="address of the web UI (default: 127.0.0.1)")
-    parser.add_argument("--web-port", type=int, default=8089, metavar="PORT", help="port of the web UI (default: 8089)")
     chosen, others = parser.parse_known_args(arguments)
     if chosen.workers > 1 and not chosen.brokers:
         parser.error("an embedded log has one worker: add --workers 1")
     interrupt_once()
     try:
         with notary_on(chosen.brokers, chosen.workers) as running:
-            mode = ["--headless"]
+            mode = [] if chosen.web else ["--headless"]
             if chosen.web:
-                mode = ["--web-host", chosen.web_host, "--web-port", str(chosen.web_port)]
-                progress(f"web UI: http://{chosen.web_host}:{chosen.web_port} (Ctrl-C here ends it, with its workers and brokers)")
+                progress("Locust logs the URL of its web UI; Ctrl-C here ends it, with its workers and brokers")
             return _locust(["--host", ",".join(running.urls), "--verifier-key", verifier_key(running.config), *mode, *others])
     except (CannotRun, RuntimeError, OSError) as problem:
         progress(f"cannot go on: {problem}")

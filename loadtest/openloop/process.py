@@ -26,8 +26,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from random import Random
-from types import TracebackType
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, Any, NamedTuple
 
 import msgspec
 import uvloop
@@ -266,12 +265,6 @@ class Pool:
     def close(self) -> None:
         """Delete the file."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
 
 def _verifying(key: VerifierKey) -> Callable[[ReceivedDecision], str | None]:

@@ -33,11 +33,12 @@ import orjson
 from gevent.event import Event
 from locust.env import Environment
 
+from deploy.local.process import python_path
 from loadtest.openloop.checker import Ledger
 from loadtest.openloop.plan import FILES, LoadPlan, Unusable, plan_of, urls_of_session
 from loadtest.openloop.process import CONNECT_S_MAX, Start, TimedSubmission, read_next, write
 from loadtest.openloop.tally import Tally, decode, figure, lines_of, reasons_against, total
-from loadtest.rig.machine import load_average, machine, python_path
+from loadtest.rig.machine import load_average, machine
 from loadtest.rig.schedule import arrivals_count
 from ordering.durable import replace_file
 

@@ -145,7 +145,8 @@ def double_spends(inputs: Mapping[str, Sequence[str]], decisions: Sequence[Conte
             problems.append(f"{each.transaction_id} is {each.outcome} with {len(each.conflicts)} conflicts")
         for conflict in each.conflicts:
             by = consumer.get(conflict.state)
-            if conflict.state not in inputs[each.transaction_id] or by is None or conflict.consumed_by != _hash_of(by):
+            hashed = None if by is None else sha256(bytes.fromhex(by)).hexdigest()
+            if conflict.state not in inputs[each.transaction_id] or conflict.consumed_by != hashed:
                 problems.append(f"{each.transaction_id} was rejected for {conflict.state}, which was consumed by {by}")
     return problems
 
@@ -177,7 +178,3 @@ def _writer() -> SubmissionSigner:
 def _bytes_of(state: str) -> bytes:
     hash_, _, index = state.partition(":")
     return bytes.fromhex(hash_) + int(index).to_bytes(4, "big")
-
-
-def _hash_of(transaction_id: str) -> str:
-    return sha256(bytes.fromhex(transaction_id)).hexdigest()

@@ -5,7 +5,7 @@
         servers.kill("postmaster", SIGKILL)     # like a crash
     # the processes have ended and the folder is gone
 
-A watcher stops them when the block's own process dies without leaving the block (SIGKILL, a time limit), as in `deploy.local.tether`.
+A watcher stops them when the block's own process dies without leaving the block (SIGKILL, a time limit): `deploy.local.tether`.
 """
 
 import contextlib
@@ -14,7 +14,6 @@ import pwd
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,9 +21,8 @@ from pathlib import Path
 
 import orjson
 
-from deploy.local import CannotRun
+from deploy.local import CannotRun, tether
 from deploy.local.process import BrokerProcess, spawn
-from loadtest.rig import python_path
 from loadtest.rig.machine import family
 from ordering.durable import replace_file
 
@@ -32,10 +30,7 @@ START_S_MAX = 60.0
 END_S_MAX = 10.0
 LOG_TAIL_LINES = 12
 
-# No separate module, which would import all of the package before it is needed.
-_WATCH = """
-import sys
-sys.stdin.buffer.read()
+_END_ALL = """
 from pathlib import Path
 from loadtest.peers.servers import end_all
 end_all(Path(sys.argv[1]))
@@ -56,21 +51,12 @@ class Servers:
         """Yields an object with a new folder for the length of a block; all processes started with it end with the block."""
         folder = Path(tempfile.mkdtemp(prefix=f"peer-{peer}-"))
         folder.chmod(0o711)  # a server that runs as another user finds its own folder in here
-        watcher = subprocess.Popen(
-            [sys.executable, "-P", "-c", _WATCH, str(folder)],
-            env=os.environ | {"PYTHONPATH": python_path()},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # it must outlive a Ctrl-C that ends the block
-        )
-        assert watcher.stdin is not None
+        watcher = tether.tie(folder, _END_ALL)
         try:
             yield cls(folder)
         finally:
             end_all(folder)
-            watcher.stdin.close()
-            watcher.wait()
+            tether.release(watcher)
 
     def start(
         self,

@@ -17,8 +17,7 @@ The command lines above it (`bench`, `openloop`, `peers`) share these parts, and
 | `progress` | lines of progress, and a bar | no |
 """
 
-from deploy.local.process import tied
-from loadtest.rig.machine import environment, python_path
+from loadtest.rig.machine import environment
 from loadtest.rig.notaries import (
     RunningNotary,
     Service,
@@ -26,7 +25,6 @@ from loadtest.rig.notaries import (
     interrupt_once,
     log_name,
     make,
-    notary,
     notary_on,
     run_module,
     verifier_key,
@@ -42,11 +40,8 @@ __all__ = [
     "interrupt_once",
     "log_name",
     "make",
-    "notary",
     "notary_on",
-    "python_path",
     "run_module",
-    "tied",
     "verifier_key",
     "worker",
     "workers_on",

@@ -1,7 +1,8 @@
 """The closed loop: each connection sends a submission, waits for the complete answer, checks it, and sends the next.
 
-    python -P -m loadtest.rig.closed_loop '{"urls": ["http://127.0.0.1:8080"], ...}'     the fields of `ClosedLoad`; prints one `LoadResult`
-    python -P -m loadtest.rig.closed_loop '[{...}, {...}]'                          several loads at once, for several parties; a list
+    python -P -m loadtest.rig.closed_loop '[{"urls": ["http://127.0.0.1:8080"], ...}]'     each with the fields of `ClosedLoad`
+
+The loads of that list run at once, for several parties; their `LoadResult`s are printed as a list.
 
 `ClosedLoop` takes submissions from any source: a list, or the buffer of another process (`Ahead`). As a command, it generates the bodies
 before the clock starts, and runs in a process of its own.
@@ -281,7 +282,6 @@ class LoadResult(msgspec.Struct):
     """The time until the last answer, and at least until the end of the load, unless its submissions ran out."""
     latency_ms_p50: float = 0.0
     latency_ms_p99: float = 0.0
-    latency_ms_max: float = 0.0
     histogram: str = msgspec.field(default_factory=lambda: Latencies().encode())
     """All latencies, as `Latencies.encode` writes them; results of several loads can be added."""
     cpu_seconds: dict[str, float] = msgspec.field(default_factory=dict)
@@ -303,12 +303,7 @@ class LoadResult(msgspec.Struct):
         return max(0.0, spent.pop("machine") - sum(spent.values())) / self.seconds if self.seconds else 0.0
 
 
-async def drive(load: ClosedLoad) -> LoadResult:
-    """Generate the bodies, connect, run the load; returns the result."""
-    return (await drive_all([load]))[0]
-
-
-async def drive_all(loads: Sequence[ClosedLoad]) -> list[LoadResult]:
+async def drive(loads: Sequence[ClosedLoad]) -> list[LoadResult]:
     """Generate the bodies of all loads, then run all at once; returns their results. CPU seconds are those of the process."""
     prepared = [PreparedLoad(load) for load in loads]
     # Hundreds of thousands of bodies that live to the end: the garbage collector need not scan them repeatedly.
@@ -335,7 +330,6 @@ class PreparedLoad:
         self._load = load
         made = islice(submissions(load.seed, load.requests, load.inputs, party=load.party), load.submissions_max)
         self._source = GeneratedSubmissions(made)
-
         self._loop = ClosedLoop(self._source, lambda answer, ids: wrong(answer, ids, receipts=load.receipts))
         self._running: asyncio.Task[None] | None = None
 
@@ -369,7 +363,6 @@ class PreparedLoad:
             seconds=ended_s - steady_from_s if loop.submissions else 0.0,
             latency_ms_p50=percentiles.p50,
             latency_ms_p99=percentiles.p99,
-            latency_ms_max=percentiles.max,
             histogram=loop.latencies.encode(),
             cpu_seconds={name: after[name] - before[name] for name in after},
             errors=loop.failures.count,
@@ -385,6 +378,5 @@ def _costs(load: ClosedLoad) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    plan = msgspec.json.decode(sys.argv[1], type=ClosedLoad | list[ClosedLoad])
-    result = uvloop.run(drive_all(plan) if isinstance(plan, list) else drive(plan))
-    sys.stdout.buffer.write(msgspec.json.encode(result) + b"\n")
+    results = uvloop.run(drive(msgspec.json.decode(sys.argv[1], type=list[ClosedLoad])))
+    sys.stdout.buffer.write(msgspec.json.encode(results) + b"\n")

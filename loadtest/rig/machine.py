@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 
 from deploy.local.jars import BROKER
+from deploy.local.process import python_path
 
 PACKAGES = ("aiokafka", "rocksdict", "msgspec", "cryptography", "httptools", "uvloop")
 
@@ -45,11 +46,6 @@ def environment() -> dict[str, str]:
     # Leave out the settings in the caller's shell.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("NOTARY_") or name == "NOTARY_KAFKA_HOME"}
     return kept | {"PYTHONPATH": python_path()}
-
-
-def python_path(*first: Path) -> str:
-    """Returns PYTHONPATH for a process of this checkout."""
-    return os.pathsep.join(filter(None, [*map(str, first), str(_ROOT), os.environ.get("PYTHONPATH")]))
 
 
 def family(pids: Iterable[int]) -> list[int]:

@@ -144,7 +144,7 @@ class _Failover(salvage.SalvageCommand):
         log_time = datetime.fromtimestamp(reach.log_time_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
         yield from lines_of_reach(reach, log_time)
         yield from lines_of(choice, job.indexes, job.receipts, job.counts, reach)
-        yield from self._lines_of_keys(job)
+        yield from self._warnings(job)
         size = job.kept.tree.size
         if size:
             yield f"answers        for positions up to {size - 1:,} stand, with their receipts"

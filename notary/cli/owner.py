@@ -141,7 +141,8 @@ class OwnedLog:
             )
         if offset >= self.joiner.offset_head:
             raise OutcomeUnknown(
-                f"the record is in the log, at offset {offset}; it waits behind an entry without content: start a worker, which fills it"
+                f"the record is in the log, at offset {offset}; it waits behind an entry without content: start a worker, which fills it,"
+                " or if that content is lost, restore it, or run `notary salvage`, which seals the entry"
             )
         return CommandOutcome(offset, "" if offset in self._effects else self._anomalies.get(offset, "it did not take effect"))
 

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import msgspec
 
+from joiner import JoinerState
 from joiner.recheck import examine
 from notary import keys
 from notary.access import alone_in
@@ -37,10 +38,11 @@ from notary.salvage.kept import KeptIndex, keeping
 from notary.salvage.reach import Reach, facts_of_reach, reach_of
 from notary.salvage.receipts import read_receipts
 from notary.salvage.report import after, facts_of, lines_forgotten, lines_of, sides_of
-from notary.salvage.statements import ChoiceRefused, Receipt
+from notary.salvage.statements import THE_LOG, ChoiceRefused, Receipt
 from notary.tree import TreeView
 from ordering.durable import make_directory, replace_file
 from ordering.errors import ConfigurationError, CorruptRecord, OutcomeUnknown
+from ordering.local_reader import describe
 from ordering.records import SALVAGE_FORMAT, SalvageBegin, SalvageDone, SalvageItems
 from ordering.salvage import Decided, Item, decode_items, encode_items
 from ordering.signatures import SigningKey, endorse_key
@@ -112,15 +114,26 @@ class SalvageCommand:
                 identity = f"{log.log.identity} {log.log_id.hex()}"
                 with keeping(self._work / "index", log.genesis.notary_name, identity) as kept:
                     state = kept.state()
+                    await self._check_start(log, state)
                     if state.effects and (lost := await examine(log.log, state.effects, state.marks)):
                         raise ConfigurationError(
-                            f"the log does not hold the history of {self._work / 'index'}, which an earlier run made: {lost}. The log"
-                            " was truncated since. Remove that folder, and run the same command again"
+                            f"the log does not hold the history of {self._work / 'index'}, which an earlier run made, or a snapshot that"
+                            f" was restored there: {lost}. Remove that folder, and run the same command again"
                         )
                     await log.replay(state, kept.apply, kept.stored_tree)
                     self._check_key(log)
                     with self._sources(log, kept) as job:
                         return await self._salvage(job)
+
+    async def _check_start(self, log: owner.OwnedLog, state: JoinerState) -> None:
+        """Raise `ConfigurationError` if contents that the command's index needs were freed (R11, trim)."""
+        freed = [at for at, offsets in (await log.log.offsets()).items() if state.offsets_next.get(at, 0) < offsets.log_start]
+        if freed:
+            raise ConfigurationError(
+                f"contents at the start of {describe(min(freed))} were freed, and the command would read the log from before them. Remove"
+                f" {self._work / 'index'}, restore a snapshot there that is not ahead of the log (`NOTARY_INDEX_DIRECTORY="
+                f"{self._work.resolve()} notary snapshot restore --name index`), and run the same command again"
+            )
 
     def _check_key(self, log: owner.OwnedLog) -> None:
         """Raise `ConfigurationError` unless this machine's key history has the key in force, apart from keys that this command made.
@@ -173,16 +186,19 @@ class SalvageCommand:
         receipts = {source: {"receipts": receipts, "requests": requests} for source, (receipts, requests) in job.counts.items()}
         waiting = facts_of_reach(self._reach(job))["missing"]
         facts = {"seals": job.log.joiner.hole is not None, "waiting": waiting, "receipts": receipts}
-        return {**facts_of(choice), **facts, "keys_missing": self._missing_keys(job)}
+        return {**facts_of(choice), **facts, "suspected": _suspected(job), "keys_missing": self._missing_keys(job)}
 
     def _lines(self, job: "SalvageJob", choice: Choice) -> Iterator[str]:
         """Yields the plan for people."""
         reach = self._reach(job)
         yield from lines_of(choice, job.indexes, job.receipts, job.counts, reach)
         yield from lines_forgotten(choice, reach)
-        yield from self._lines_of_keys(job)
+        yield from self._warnings(job)
 
-    def _lines_of_keys(self, job: "SalvageJob") -> Iterator[str]:
+    def _warnings(self, job: "SalvageJob") -> Iterator[str]:
+        for name, why in _suspected(job).items():
+            yield f"suspected      {name}: {why}"
+            yield "               Give the indexes of all workers that survived, so that they are compared"
         for key in self._missing_keys(job):
             yield f"missing key    {key} was in force, and the log lost that rotation. If a machine has that key,"
             yield "               copy key and key history from there first: else its receipts do not verify with the new history"
@@ -199,23 +215,23 @@ class SalvageCommand:
 
     @contextmanager
     def _sources(self, log: owner.OwnedLog, kept: KeptIndex) -> Iterator["SalvageJob"]:
-        trusted = keys.verifier_keys(self._config.path(self._config.key_history_file), self._config.origin)[1]
-        read = read_receipts(self._arguments.receipts, log.genesis.notary_name, trusted)
+        known = keys.verifier_keys(self._key_files[1], self._config.origin)[1]
         with open_indexes(self._arguments.index, log.log_id, self._progress) as indexes:
+            # A key history that began anew after a lost key lacks the keys before, and the log may have lost a rotation.
+            in_force = [*log.state.keys, *[key for index in indexes for key in index.keys]]
+            trusted = dict.fromkeys([*known, *[VerifierKey(self._config.origin, key) for key in in_force]])
+            read = read_receipts(self._arguments.receipts, log.genesis.notary_name, list(trusted))
             yield SalvageJob(log, kept, indexes, read.receipts, read.counts)
 
     async def _salvage(self, job: "SalvageJob") -> int:
-        if self._own_key(job) is not None and (goal := self._goal()) is not None and self._is_done(job, goal):
+        goal = self._goal_in_effect(job)
+        if goal is not None:
             self._check(job, goal)
-            if self._arguments.plan:
-                return self._end(
-                    {"done": False, "in_effect": True, "decisions": goal.size, "root": goal.root.hex()},
-                    f"a {self.name} took effect in an earlier run, and the log has {goal.size:,} decisions. The same command without --plan"
-                    " puts its key in place",
-                )
-            return await self._place_key(job, None, None)
         try:
             choice = self._chosen(job)
+            # This run may have other sources than the one that was interrupted: what only they have is put back by another salvage.
+            if goal is not None and not choice.items and job.log.joiner.hole is None:
+                return await self._complete(job, goal)
             facts = self._facts(job, choice)
             for line in () if self._arguments.json else self._lines(job, choice):
                 print(line)
@@ -253,6 +269,16 @@ class SalvageCommand:
             f"other records of the owner interrupted {ATTEMPTS_MAX} attempts: stop other commands, and run the same command again"
         )
 
+    async def _complete(self, job: "SalvageJob", goal: "_Goal") -> int:
+        """Complete the salvage of an earlier run, whose `done` took effect; with `--plan` only report it."""
+        if self._arguments.plan:
+            return self._end(
+                {"done": False, "in_effect": True, "decisions": goal.size, "root": goal.root.hex()},
+                f"a {self.name} took effect in an earlier run, and the log has {goal.size:,} decisions. The same command without --plan"
+                " puts its key in place",
+            )
+        return await self._place_key(job, None, None)
+
     def _chosen(self, job: "SalvageJob") -> Choice:
         try:
             return choose(job.kept, job.indexes, job.receipts)
@@ -270,10 +296,11 @@ class SalvageCommand:
         except (ValueError, CorruptRecord) as problem:
             raise ConfigurationError(f"{self._goal_file} is damaged: {problem}. Remove it: the next run makes another key") from None
 
-    def _is_done(self, job: "SalvageJob", goal: "_Goal") -> bool:
-        """Returns true if the `done` of an earlier run took effect; its key is in force."""
-        state = job.log.state
-        return not state.sealed and state.settled > state.key_seen and _has(job.kept.tree, goal)
+    def _goal_in_effect(self, job: "SalvageJob") -> "_Goal | None":
+        """Returns the goal of an earlier run whose `done` took effect, and whose key is in force; None without one."""
+        goal, state = self._goal() if self._own_key(job) is not None else None, job.log.state
+        is_done = goal is not None and not state.sealed and state.settled > state.key_seen and _has(job.kept.tree, goal)
+        return goal if is_done else None
 
     def _own_key(self, job: "SalvageJob") -> Path | None:
         """Returns the file of the key in force, if an attempt of this command made it: no worker has it yet."""
@@ -423,6 +450,13 @@ class SalvageJob(msgspec.Struct, frozen=True):
 def _shown_keys(job: SalvageJob) -> set[bytes]:
     """Returns the public keys that were in force by the sources of a salvage."""
     return {key for index in job.indexes for key in index.keys} | {receipt.key for receipt in job.receipts}
+
+
+def _suspected(job: SalvageJob) -> dict[str, str]:
+    """Returns why the log, or an index, may be wrong, by its name; only those with a reason (R9, R10). `done` ends all suspicions."""
+    writers = ", ".join(sorted(job.log.joiner.suspicions.open))
+    found = {THE_LOG: f"{writers} saw another history" if writers else "", **{index.name: index.why_suspected() for index in job.indexes}}
+    return {name: why for name, why in found.items() if why}
 
 
 def _number(key_file: Path) -> int:

@@ -18,7 +18,7 @@ from notary.salvage.statements import SourceRefused
 from notary.tree import TreeView
 from ordering.errors import ConfigurationError, CorruptRecord, Fatal
 from ordering.ids import TRANSACTION_ID_BYTES, StateRef
-from ordering.salvage import Decided, Item
+from ordering.salvage import Decided, Item, decode_items, encode_items
 
 AT_ONCE: Final = 1_000
 """The number of decisions whose rows are looked up together."""
@@ -49,6 +49,11 @@ class StoredIndex:
         with _sound(self.name):
             log_state = self._view.joiner_state().log_state
         return () if log_state is None else tuple(log_state.keys)
+
+    def why_suspected(self) -> str:
+        """Returns why the index may be wrong: a root disagreement (R9) or a suspicion (R10); empty for none of these."""
+        with _sound(self.name):
+            return self._view.unfit()
 
     def has_decided(self, position: int) -> bool:
         """Returns False for a position whose decision an earlier salvage could not restore."""
@@ -93,9 +98,10 @@ class StoredIndex:
                     raise CorruptRecord(f"it has no decision of the transaction at position {position}")
                 item = Decided(leaf_of_row(id_, row), row[ROW_HEAD_BYTES:], tuple(inputs.get(position, ())))
             items.append(item)
-        for position, value in enumerate(hashes_of(first, items), first):
+        for position, (item, value) in enumerate(zip(items, hashes_of(first, items), strict=True), first):
             if value != self.tree.node(0, position):
                 raise CorruptRecord(f"its decision at position {position} is not the leaf of its tree")
+            decode_items(encode_items(position, [item]))  # a record with an item that does not decode never takes effect
         return items
 
     def _positions(self, first: int) -> Iterator[bytes]:

@@ -42,8 +42,13 @@ class KeptIndex:
 
     @property
     def log_time_ms(self) -> int:
-        """Log time at the end."""
-        return self._index.log_time_ms
+        """Log time of the last decision; 0 without one."""
+        for position in range(self.tree.size - 1, -1, -1):
+            if (id_ := self._index.transaction_at(position)) is not None:
+                decision = self._index.decision(id_)
+                assert decision is not None
+                return decision.log_time_ms
+        return 0
 
     @property
     def keys(self) -> Sequence[bytes]:

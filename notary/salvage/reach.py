@@ -35,6 +35,11 @@ class WaitingBatch(msgspec.Struct, frozen=True):
         """The position after its last one."""
         return self.first + self.requests
 
+    @property
+    def where(self) -> str:
+        """The place of its content, in words."""
+        return "its content is missing" if self.missing else "its content is here, behind one that is missing"
+
 
 class Reach(msgspec.Struct, frozen=True):
     """The reach, as read from both topics."""
@@ -87,8 +92,8 @@ def lines_of_reach(reach: Reach, log_time: str) -> Iterator[str]:
         yield "               it ends with a complete batch: nothing in it shows that the source had more"
         return
     for each in reach.waiting[:BATCHES_SHOWN]:
-        where = "its content is missing" if each.missing else "its content is here, behind one that is missing"
-        yield f"missing        positions {each.first:,} to at most {each.end - 1:,}: batch ({each.incarnation}, {each.sequence}), {where}"
+        name = f"batch ({each.incarnation}, {each.sequence})"
+        yield f"missing        positions {each.first:,} to at most {each.end - 1:,}: {name}, {each.where}"
         yield f"               (ordering record {each.offset}, payload partition {each.partition})"
     if (more := len(reach.waiting) - BATCHES_SHOWN) > 0:
         yield f"               and {more:,} more batches, up to position {reach.waiting[-1].end - 1:,} at most"

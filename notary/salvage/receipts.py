@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import msgspec
 
-from notary.decision import ROW_HEAD_BYTES, leaf, to_row
+from notary.decision import ROW_HEAD_BYTES, Outcome, leaf, to_row
 from notary.receipts.errors import NotVerified
 from notary.receipts.note import VerifierKey, open_note
 from notary.receipts.proof import proof_of
-from notary.salvage.statements import COMMITTED, Receipt, SourceRefused
+from notary.salvage.statements import Receipt, SourceRefused
 from notary.verify import decision_and_receipt, verify_receipt
 from ordering.errors import Malformed
 from ordering.ids import StateRef, TransactionId
@@ -73,8 +73,10 @@ def _verified(
                 raise NotVerified("malformed-receipt", "the decision has no member `receipt`")
             checkpoint = verify_receipt(receipt, decision, trusted)
         except NotVerified as problem:
-            raise SourceRefused(f"the receipt {name} does not verify: {problem}. Leave it out") from None
-        inputs = requests.get(decision.transaction_id) if decision.outcome == COMMITTED else ()
+            missed = "If the log lost a rotation, copy key and key history from a machine that has that key; else leave it out"
+            remedy = missed if problem.reason == "unknown-key" else "Leave it out"
+            raise SourceRefused(f"the receipt {name} does not verify: {problem}. {remedy}") from None
+        inputs = requests.get(decision.transaction_id) if decision.outcome is Outcome.COMMITTED else ()
         item = Decided(leaf(decision), to_row(decision)[ROW_HEAD_BYTES:], inputs or ())
         proof = proof_of(receipt)
         key = _signer(proof.checkpoint, tuple(trusted))

@@ -50,17 +50,20 @@ def lines_of(
         yield f"lost           positions {_ranges(lost)}: nobody knows these decisions"
         yield "               Their transactions may be sent again and may be decided otherwise. This contradicts each answer that"
         yield "               was given for one of them, for ever: ask all parties for their receipts before you go on"
-    if choice.same_roots_to < choice.end:
-        yield f"checkpoints    of sizes up to {choice.same_roots_to:,} keep their roots. From larger ones that were signed before,"
+    kept = lost[0][0] if lost else choice.end
+    if lost:
+        yield f"checkpoints    of sizes up to {kept:,} keep their roots. From larger ones that were signed before,"
         yield f"               up to {choice.end:,}, no consistency proof leads to the new tree; their receipts still verify"
-        for each in choice.forked[:FORKED_SHOWN]:
-            yield f"               size {each.size:,}, root {each.root.hex()}, in {each.name}"
-        if len(choice.forked) > FORKED_SHOWN:
-            yield f"               and {len(choice.forked) - FORKED_SHOWN} more (--json lists them)"
     elif _behind(choice, reach):
         yield f"checkpoints    of sizes up to {choice.end:,} keep their roots; from larger ones nothing leads to the new tree"
     else:
         yield "checkpoints    all keep their roots, and are consistent with the new tree"
+    if choice.same_roots_to < kept:
+        yield f"               except those above {choice.same_roots_to:,} from before the salvage that declared that position lost"
+    for each in choice.forked[:FORKED_SHOWN]:
+        yield f"               size {each.size:,}, root {each.root.hex()}, in {each.name}"
+    if len(choice.forked) > FORKED_SHOWN:
+        yield f"               and {len(choice.forked) - FORKED_SHOWN} more (--json lists them)"
     yield f"the log gets   {choice.end:,} decisions with the root {choice.root.hex()}"
 
 
@@ -71,8 +74,7 @@ def lines_forgotten(choice: Choice, reach: Reach) -> Iterator[str]:
     first, last = max(choice.end, behind[0].first), behind[-1].end - 1
     yield f"forgotten      what was answered for positions {first:,} to at most {last:,}: no source has these decisions"
     for batch in behind[:BATCHES_SHOWN]:
-        where = "its content is missing" if batch.missing else "its content is here, behind one that is missing"
-        yield f"               batch ({batch.incarnation}, {batch.sequence}), {batch.requests:,} requests: {where}"
+        yield f"               batch ({batch.incarnation}, {batch.sequence}), {batch.requests:,} requests: {batch.where}"
     if len(behind) > BATCHES_SHOWN:
         yield f"               and {len(behind) - BATCHES_SHOWN:,} more batches"
     if reach.decided_at_source > choice.end:

@@ -15,7 +15,6 @@ from ordering.salvage import Decided, Item
 
 THE_LOG: Final = "the log"
 NAMES_SHOWN: Final = 6
-COMMITTED: Final = 0
 
 
 class ChoiceRefused(NotaryError):
@@ -70,7 +69,7 @@ class KeptLog(Witness, Protocol):
 
     @property
     def log_time_ms(self) -> int:
-        """Log time at its end."""
+        """Log time of its last decision; 0 without one. Entries without a decision may have moved log time on after the loss."""
         ...
 
     @property

@@ -9,6 +9,7 @@ import os
 import shlex
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from itertools import product
 from pathlib import Path
 
 import msgspec
+from aiokafka.helpers import create_ssl_context
 
 from deploy.centres import Centres
 from deploy.local.jars import BROKER, TOOLS, fetch_jars
@@ -181,9 +183,9 @@ class Installed:
                 assert service.process.wait() == _STOPPED[unit], service.said
                 self.services.remove(service)
 
-    def kill(self, host: str) -> list[Service]:
-        """Kill all services of a host, as a loss of power would; returns them."""
-        died = [service for service in self.services if service.host == host]
+    def kill(self, host: str, unit: str | None = None) -> list[Service]:
+        """Kill all services of a host, as a loss of power would, or one of them; returns them."""
+        died = [service for service in self.services if service.host == host and unit in (None, service.name)]
         for service in died:
             service.process.kill()
         for service in died:
@@ -194,6 +196,13 @@ class Installed:
     def host(self, host: str) -> Path:
         """Returns the directory with a host's folders."""
         return self.directory / "hosts" / host
+
+    def context(self, name: str, pki: Path | None = None) -> ssl.SSLContext:
+        """Returns the TLS settings of a client with this certificate, of the installation's authority or of another folder's."""
+        of_name = (pki or self.directory / "pki") / name
+        files = {"certfile": of_name / "cert.pem", "keyfile": of_name / "key.pem"}
+        made: ssl.SSLContext = create_ssl_context(cafile=self.directory / "pki" / "ca.pem", **files)
+        return made
 
     def copy_certificates(self, host: str) -> None:
         """Copy all files of the certificate authority to a host, which is possible because the hosts are one machine."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local import jars
+from deploy.local import __main__, jars
 from deploy.local.errors import CannotRun
 
 FILES = {"one-1.0.jar": b"one", "two-2.0.jar": b"two"}
@@ -48,6 +48,17 @@ def test_a_jar_too_many_or_too_few_is_refused(libs: Path) -> None:
     (libs / "one-1.0.jar").unlink()
     with pytest.raises(CannotRun, match=r"one-1\.0\.jar is none"):
         jars._check(libs, jars.BROKER)
+
+
+def test_an_interrupted_fetch_ends_with_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """After Ctrl-C the command exits with 2: `fetch` has no folder of a cluster to look at."""
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(__main__, "prepare", interrupted)
+    assert __main__.main(["fetch"]) == 2
+    assert capsys.readouterr().err == "deploy.local: interrupted\n"
 
 
 def test_every_set_is_pinned() -> None:

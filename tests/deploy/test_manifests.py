@@ -66,6 +66,17 @@ def worker_config(manifests: list[Manifest], folder: Path) -> Config:
     return load(file, {"worker.name": "worker-0"}, environment)
 
 
+def changed_copy(overlay: str, folder: Path, *changes: tuple[str, str, str]) -> Path:
+    """Returns an overlay in a copy of all files, with texts replaced in some: file, former, new."""
+    shutil.copytree(KUBERNETES, folder / "kubernetes")
+    for name, former, new in changes:
+        file = folder / "kubernetes" / name
+        text = file.read_text()
+        assert former in text, (name, former)
+        file.write_text(text.replace(former, new))
+    return folder / "kubernetes" / overlay
+
+
 # -- schemas
 
 
@@ -167,27 +178,21 @@ def test_a_wrong_object_is_noticed(rendered: Rendered, schemas: Schemas, name: s
     assert any(said in problem for problem in problems), problems
 
 
-WRONG = {
-    "base/workers.yaml": ("podManagementPolicy:", "podManagmentPolicy:"),
-    "base/kafka.yaml": ("topologyKey:", "topologyKy:"),
-    "base/ingress.yaml": ("kind: Ingress", "kind: Ingres"),
-    "base/alerts.yaml": ("expr: notary_hole == 1", "expr: notary_hole == == 1"),
-}
-"""Lines that are wrong in one way each: the right and the wrong text, by file."""
+WRONG = (
+    ("base/workers.yaml", "podManagementPolicy:", "podManagmentPolicy:"),
+    ("base/kafka.yaml", "topologyKey:", "topologyKy:"),
+    ("base/ingress.yaml", "kind: Ingress", "kind: Ingres"),
+    ("base/alerts.yaml", "expr: notary_hole == 1", "expr: notary_hole == == 1"),
+)
+"""Lines that are wrong in one way each: the file, the right and the wrong text."""
 
 
 def test_the_command_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """`check` exits with 1 for wrong lines, and names each: a misspelt field of ours or of Strimzi's, a kind, an expression."""
-    shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
-    monkeypatch.setattr(__main__, "KUBERNETES", tmp_path / "kubernetes")
-    for file, (right, wrong) in WRONG.items():
-        changed = tmp_path / "kubernetes" / file
-        text = changed.read_text()
-        assert right in text
-        changed.write_text(text.replace(right, wrong))
+    monkeypatch.setattr(__main__, "KUBERNETES", changed_copy("", tmp_path, *WRONG))
     assert __main__.main(["check"]) == 1
     shown = capsys.readouterr().err
-    assert [wrong for _, wrong in WRONG.values() if wrong.rstrip(":").split()[-1] not in shown] == []
+    assert [wrong for _, _, wrong in WRONG if wrong.rstrip(":").split()[-1] not in shown] == []
 
 
 def test_check_accepts_the_present_manifests() -> None:
@@ -497,7 +502,7 @@ def test_a_template_restores_no_snapshot(tools: Tools, schemas: Schemas, tmp_pat
     """The patch in README.md for a quarantined index turns off snapshots, and only pods that are deleted get it."""
     (patch,) = re.findall(r"patch statefulset worker -p '(\{[^']*NOTARY_SNAPSHOTS_URL[^']*\})'", README)
     named = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "worker"}} | json.loads(patch)
-    folder = Path(shutil.copytree(KUBERNETES, tmp_path / "kubernetes")) / "replay"
+    folder = changed_copy("replay", tmp_path)
     folder.mkdir()
     kustomization = {"resources": ["../three-zones"], "patches": [{"patch": json.dumps(named)}]}
     (folder / "kustomization.yaml").write_text(json.dumps(kustomization))
@@ -593,10 +598,8 @@ def test_nothing_is_open_that_is_not_named(rendered: Rendered, overlay: str) -> 
 
 def with_component(tools: Tools, component: str, folder: Path) -> list[Manifest]:
     """Returns the three zones with a component besides."""
-    overlay = Path(shutil.copytree(KUBERNETES, folder / "kubernetes")) / "three-zones"
-    file = overlay / "kustomization.yaml"
-    file.write_text(file.read_text().replace("components: [../snapshots]", f"components: [../snapshots, ../{component}]"))
-    return render(tools, overlay)
+    with_it = f"components: [../snapshots, ../{component}]"
+    return render(tools, changed_copy("three-zones", folder, ("three-zones/kustomization.yaml", "components: [../snapshots]", with_it)))
 
 
 @pytest.fixture(scope="module")
@@ -683,8 +686,6 @@ def test_the_image_is_replaced(rendered: Rendered, tools: Tools, tmp_path: Path)
     """One transform of an overlay changes every image of the notary's."""
     images = {container["image"] for pod in pods(rendered["three-zones"]).values() for container in containers(pod)}
     assert images == {"registry.example/notary:0.1.0", "registry.example/notary-spark:0.1.0"}
-    shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
-    file = tmp_path / "kubernetes" / "three-zones" / "kustomization.yaml"
-    file.write_text(re.sub(r"newName: registry.example/", "newName: other.example/", file.read_text()))
-    changed = render(tools, tmp_path / "kubernetes" / "three-zones")
+    change = ("three-zones/kustomization.yaml", "newName: registry.example/", "newName: other.example/")
+    changed = render(tools, changed_copy("three-zones", tmp_path, change))
     assert {container["image"].split("/")[0] for pod in pods(changed).values() for container in containers(pod)} == {"other.example"}

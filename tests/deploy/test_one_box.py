@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from deploy.local import golang
+from deploy.local.jars import cache_folder
 from deploy.local.java import find_java
 from deploy.local.ports import free_ports
 from deploy.local.runtime import Runtime, prepare
@@ -26,24 +28,15 @@ from tests.clients.party import Party, spend, state
 from tests.deploy.installed import ENVIRONMENT, NOT_READY, make_kafka, make_program, read_unit, refuse_exec_gain
 
 ONE_BOX = Path(__file__).parents[2] / "deploy" / "one-box"
-HERE = Path(__file__).parent / "compose"
 JAVA_STOPPED = 143
 
 pytestmark = pytest.mark.go
 
 
 @pytest.fixture(scope="session")
-def compose(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def compose() -> Path:
     """A program that reads a file with Compose's reference library, which checks schema and consistency."""
-    if shutil.which("go") is None:
-        pytest.fail(
-            "these tests need Go 1.25 or newer on the PATH (https://go.dev/dl), or leave them out with `-m 'not go'`", pytrace=False
-        )
-    program = tmp_path_factory.mktemp("compose") / "compose"
-    command = ["go", "build", "-mod=readonly", "-buildvcs=false", "-o", str(program), "."]
-    built = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, f"the program does not build (the first time its modules are fetched):\n{built.stderr}"
-    return program
+    return golang.build(Path(__file__).with_name("compose"), ["."], cache_folder() / "compose") / "compose"
 
 
 def read(compose: Path, file: Path) -> subprocess.CompletedProcess[str]:

@@ -23,7 +23,6 @@ from typing import Generic, Self, TypeVar
 
 import msgspec
 import pytest
-from aiokafka.helpers import create_ssl_context
 from cryptography import x509
 
 from deploy.centres import Centres
@@ -428,11 +427,9 @@ class Checks:
 
 def serial(made: Installed, host: str, port: int) -> int:
     """Returns the serial number of the certificate that a server presents."""
-    folder = made.directory / "pki"
-    context = create_ssl_context(cafile=folder / "ca.pem", certfile=folder / "spark" / "cert.pem", keyfile=folder / "spark" / "key.pem")
     with inside(made.networks[host]):
         connection = socket.create_connection((host, port))
-    with connection, context.wrap_socket(connection, server_hostname=host) as secured:
+    with connection, made.context("spark").wrap_socket(connection, server_hostname=host) as secured:
         shown = secured.getpeercert(binary_form=True)
     assert shown is not None
     return x509.load_der_x509_certificate(shown).serial_number

@@ -125,6 +125,18 @@ def test_the_list_does_not_end_before_the_authority(authority: Authority) -> Non
     assert revocations.is_signature_valid(ca.public_key())  # type: ignore[arg-type]
 
 
+def test_a_lost_revocation_list_is_not_made_anew(authority: Authority, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty list in its place would bring back revoked certificates. A killed `init` has issued none."""
+    folder = authority.directory
+    (folder / "crl.pem").unlink()
+    assert Authority.open(folder).revoked() == []
+    authority.issue("spark")
+    assert authority.revoke("spark") == 1
+    (folder / "crl.pem").unlink()
+    assert main([str(folder), "list"]) == 2
+    assert "has issued certificates, and no crl.pem" in capsys.readouterr().err
+
+
 def test_nothing_outlives_its_authority(tmp_path: Path) -> None:
     """A certificate expires no later than its authority, and an expired authority issues none."""
     short = Authority.create(tmp_path / "short", days=30)

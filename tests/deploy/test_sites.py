@@ -44,13 +44,6 @@ NO_ANSWER = -1
 REFUSED = {TOPIC_REFUSED, GROUP_REFUSED, CLUSTER_REFUSED, DELETION_DISABLED}
 
 
-def context(made: Installed, name: str, folder: Path | None = None) -> ssl.SSLContext:
-    pki = folder or made.directory / "pki"
-    files = {"certfile": pki / name / "cert.pem", "keyfile": pki / name / "key.pem"}
-    made_context: ssl.SSLContext = create_ssl_context(cafile=made.directory / "pki" / "ca.pem", **files)
-    return made_context
-
-
 @pytest.fixture
 async def client(installed: Installed) -> AsyncIterator[Client]:
     """A client that reaches every site."""
@@ -133,7 +126,7 @@ async def test_each_principal_has_the_rights_of_the_table(installed: Installed) 
     tried = 0
 
     async def ask(name: str, topic: str) -> dict[str, set[int]]:
-        who = Who(installed.sites.bootstrap, context(installed, name))
+        who = Who(installed.sites.bootstrap, installed.context(name))
         return {operation: await work(who, topic) for operation, work in OPERATIONS.items()}
 
     async def ask_all(topic: str) -> list[dict[str, set[int]]]:
@@ -230,11 +223,11 @@ def test_servers_reject_foreign_certificates(installed: Installed, tmp_path: Pat
     foreign.issue("worker-london-1", crl_url=crl_url)
     refused = {
         "none": create_ssl_context(cafile=ca),
-        "late": context(installed, "late"),
-        "unlisted": context(installed, "unlisted"),
-        "foreign": context(installed, "worker-london-1", foreign.directory),
+        "late": installed.context("late"),
+        "unlisted": installed.context("unlisted"),
+        "foreign": installed.context("worker-london-1", foreign.directory),
     }
-    good = context(installed, "worker-london-1")
+    good = installed.context("worker-london-1")
     for host, port in listeners(installed):
         assert enters(installed, host, port, good)
         assert [name for name, made in refused.items() if enters(installed, host, port, made)] == []
@@ -252,13 +245,13 @@ def test_a_server_proves_who_it_is(installed: Installed, tmp_path: Path) -> None
     with inside(installed.networks[host]):
         connection = socket.create_connection((host, port))
     with connection, pytest.raises(ssl.SSLCertVerificationError, match="IP address mismatch"):
-        context(installed, "spark").wrap_socket(connection, server_hostname="10.77.9.1")
+        installed.context("spark").wrap_socket(connection, server_hostname="10.77.9.1")
 
 
 @pytest.fixture(scope="module")
 def revoked(installed: Installed) -> ssl.SSLContext:
     """A certificate that all servers accepted before it was revoked; the list has reached them."""
-    made = context(installed, "archive")
+    made = installed.context("archive")
     assert all(enters(installed, host, port, made) for host, port in listeners(installed))
     assert installed.authority.revoke("archive") == 1
     for host in installed.networks:
@@ -268,7 +261,7 @@ def revoked(installed: Installed) -> ssl.SSLContext:
 
 def test_a_revoked_certificate_stays_out(installed: Installed, revoked: ssl.SSLContext) -> None:
     """All servers reject a revoked certificate soon after the list has reached them, without a restart, and accept others."""
-    good = context(installed, "spark")
+    good = installed.context("spark")
     for host, port in listeners(installed):
         while enters(installed, host, port, revoked):
             time.sleep(0.1)
@@ -280,11 +273,8 @@ async def test_two_controllers_disks_are_lost(installed: Installed, client: Clie
     """As in the runbook, The controllers have no quorum: on new disks they are the same voters, with the metadata of the third."""
     former = voters(installed)
     nodes = installed.sites.controllers
-    services = [service for service in installed.services if service.name == "kafka-controller.service"]
-    for service in services:
-        service.process.kill()
-        service.process.wait()
-        installed.services.remove(service)
+    for node in nodes:
+        installed.kill(node.host, "kafka-controller.service")
     folders = [installed.host(node.host) / "data" / f"controller-{node.id}" for node in nodes]
     tools, config = installed.directory / "kafka" / "bin", installed.directory / "config"
     words = ["--cluster-id", installed.sites.kafka.cluster_id, "--config", str(config / "controller.properties")]
@@ -307,10 +297,7 @@ async def test_two_controllers_disks_are_lost(installed: Installed, client: Clie
 async def test_a_controllers_disk_is_lost(installed: Installed, client: Client) -> None:
     """The other controllers go on; replaced as in README.md, it is a voter again under another directory id, with their metadata."""
     node, tools = installed.sites.controllers[-1], installed.directory / "kafka" / "bin"
-    (lost,) = [service for service in installed.services if service.name == "kafka-controller.service" and service.host == node.host]
-    lost.process.kill()
-    lost.process.wait()
-    installed.services.remove(lost)
+    assert installed.kill(node.host, "kafka-controller.service")
     data, config = installed.host(node.host) / "data" / f"controller-{node.id}", installed.directory / "config"
     shutil.rmtree(data)
     data.mkdir()

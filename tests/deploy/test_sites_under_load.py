@@ -14,15 +14,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from http.client import HTTPConnection, HTTPException
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
+import httpx
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
-from aiokafka.helpers import create_ssl_context
 
 from deploy.namespace import inside, run_inside
 from loadtest.bench.loads import Case, closed_load, failed, run_load
@@ -211,15 +210,11 @@ def wrong(sites: Installed) -> list[str]:
 
 def readiness(host: str, port: int) -> str:
     """Returns an empty text if a worker is ready, otherwise its answer."""
-    connection = HTTPConnection(host, port, timeout=1)
     try:
-        connection.request("GET", "/readyz?verbose")
-        answer = connection.getresponse()
-        return "" if answer.status == 200 else answer.read().decode().strip()
-    except (OSError, HTTPException) as problem:
+        answer = httpx.get(f"http://{host}:{port}/readyz?verbose", timeout=1, trust_env=False)
+    except httpx.TransportError as problem:
         return repr(problem)
-    finally:
-        connection.close()
+    return "" if answer.status_code == 200 else answer.text.strip()
 
 
 def leader(sites: Installed) -> int:
@@ -232,9 +227,7 @@ def topics(sites: Installed) -> list[dict[str, Any]]:
     """Returns both topics, as a broker describes them; without in-sync replicas if no broker answers."""
     settings: dict[str, Any] = {"bootstrap_servers": sites.sites.bootstrap, "request_timeout_ms": 3_000}
     if sites.sites.tls:
-        pki = sites.directory / "pki"
-        trust = create_ssl_context(cafile=pki / "ca.pem", certfile=pki / "spark" / "cert.pem", keyfile=pki / "spark" / "key.pem")
-        settings |= {"security_protocol": "SSL", "ssl_context": trust}
+        settings |= {"security_protocol": "SSL", "ssl_context": sites.context("spark")}
 
     async def describe() -> list[dict[str, Any]]:
         client = AIOKafkaAdminClient(**settings)

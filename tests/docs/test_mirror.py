@@ -63,7 +63,7 @@ RUN_BY = {
     "deploy": ("tests/deploy", "commands namespace"),
     "deploy/centres": ("tests/deploy", "centres device forward"),
     "deploy/local": ("tests/deploy", "cluster golang health jars java ports process runtime state tether"),
-    "deploy/manifests": ("tests/deploy", "render rules schemas tools"),
+    "deploy/manifests": ("tests/deploy", "render schemas tools"),
     "deploy/pki": ("tests/deploy", "authority"),
     "deploy/render": ("tests/deploy", "kafka sites tree units worker"),
 }

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from deploy.local import CannotRun
+from deploy.local.cluster import TAKE_DOWN
 from deploy.local.tether import release, tie
 from loadtest.openloop.__main__ import main as openloop
 from loadtest.peers import http_adapter
@@ -86,7 +87,8 @@ def test_a_worker_and_its_children(planted: Planted, tmp_path: Path) -> None:
     settings = {"NOTARY_HTTP_ACCEPTOR_PROCESSES": "1", "NOTARY_WORKER_SCRUB_INTERVAL_MS": "100"}
     with worker(config, "w", settings) as service:
         load = ClosedLoad(urls=[service.url], seed=1, requests=1, inputs=1, connections=1, seconds=0.5, submissions_max=2_000, pids={})
-        assert run_module("loadtest.rig.closed_loop", load, LoadResult, 60).submissions  # an acceptor process has read them
+        (result,) = run_module("loadtest.rig.closed_loop", [load], list[LoadResult], 60)
+        assert result.submissions  # an acceptor process has read them
         while "\nnotary_index_scrubs_total 0.0" in (metrics := httpx.get(f"{service.url}/metrics", trust_env=False, timeout=60).text):
             time.sleep(0.05)
         assert "\nnotary_index_scrubs_total " in metrics
@@ -121,7 +123,7 @@ def test_loads_import_no_planted_module(planted: Planted, tmp_path: Path) -> Non
 @pytest.mark.seconds
 def test_watchers_and_adapters_import_no_planted_module(planted: Planted, tmp_path: Path) -> None:
     """The processes that end brokers and peers import none, nor does a peer's HTTP adapter, which ends after its imports without a peer."""
-    release(tie(tmp_path / "no-cluster"))
+    release(tie(tmp_path / "no-cluster", TAKE_DOWN))
     with Servers.opened("none") as servers, pytest.raises(CannotRun, match="No module named"):
         http_adapter.start(servers, "loadtest.peers.none", "nowhere")
     assert planted.imported == []

@@ -174,7 +174,9 @@ def _declared_lost(log: Reader, survivors: list[Index | Receipt]) -> set[int]:
 def _fold(log: Reader, items: list[Item], known: dict[int, tuple[Item, str]]) -> dict[int, str]:
     """Go through the decisions as a notary would have made them; returns the states consumed. Raises `Refused` where none would have."""
     ids = {decision.id: position for position, decision in enumerate(item.decision for item in log.leaves) if decision is not None}
-    spent, time, unknown = dict(log.spent), log.time, any(item.decision is None for item in log.leaves)
+    spent, unknown = dict(log.spent), any(item.decision is None for item in log.leaves)
+    # Batches without a decision may have moved the log's time on since the loss.
+    time = max([item.decision.time for item in log.leaves if item.decision is not None], default=0)
     for position, item in enumerate(items, log.size):
         decision, name = item.decision, known.get(position, (item, ""))[1]
         if decision is None:

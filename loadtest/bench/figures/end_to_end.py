@@ -27,7 +27,6 @@ from loadtest.bench.report import Report
 from loadtest.rig import RunningNotary, log_name, notary_on
 from loadtest.rig.closed_loop import ClosedLoad, LoadResult
 
-IDLE_PAIRS: Final = 200
 WARM_UP_S: Final = 4.0
 GOALS: Final = {1: "2,500 requests/s", 100: "15,000 requests/s"}
 """By the requests of a submission; with three brokers and 4 inputs."""
@@ -115,7 +114,7 @@ def measure_idle(report: Report, running: RunningNotary, seconds: float, seed: i
     def two_appends_ms() -> list[float]:
         if not running.bootstrap:
             return []
-        return [asyncio.run(idle_latency(running.bootstrap, f"idle-{uuid.uuid4().hex[:8]}", IDLE_PAIRS, seed)).ms_p50]
+        return [asyncio.run(idle_latency(running.bootstrap, f"idle-{uuid.uuid4().hex[:8]}", seed)).p50]
 
     load_seconds = max(seconds / 2, 3.0)
     load = ClosedLoad(running.urls, seed, 1, INPUTS, 1, load_seconds, int(load_seconds * 1_000), dict(running.pids))

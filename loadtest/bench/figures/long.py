@@ -1,14 +1,11 @@
 """Many requests in one run, which shows whether the last are as fast as the first.
 
-    python -P -m loadtest.bench.figures.long [--requests 10000000] [--inputs 1] [--brokers 1] [--out bench-long.jsonl] [--ready]
+    python -P -m loadtest.bench.figures.long [--requests 10000000] [--inputs 1] [--brokers 1] [--out bench-long.jsonl]
 
 One worker, a closed loop, all answers checked; another process generates the submissions concurrently (`Ahead`). The figures for each tenth
 of the requests are the rate, latencies, CPU seconds of worker, brokers and load for a thousand requests, the worker's memory at its end and
 at most, and the disk space of index and log. Memory and rate are also recorded over time. Ctrl-C ends the run and reports the figures
 measured so far.
-
-At the end, `--ready` measures how soon a worker with an empty disk is ready, from a snapshot and by a replay of the log that was just
-filled. Two new workers start in turn beside the one that was loaded.
 """
 
 import argparse
@@ -17,7 +14,6 @@ import sys
 import time
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +23,7 @@ import uvloop
 from loadtest.bench.figure import COLOURS, Figure, Lines, Row, add_arguments, run_alone, thousands, values
 from loadtest.bench.loads import Case, closed_load, name_of, run_load
 from loadtest.bench.report import Report
-from loadtest.rig import RunningNotary, interrupt_once, notary, worker
+from loadtest.rig import RunningNotary, interrupt_once
 from loadtest.rig.arguments import count, zero_or_more
 from loadtest.rig.closed_loop import ClosedLoop, wrong
 from loadtest.rig.generate import Ahead
@@ -44,9 +40,6 @@ CHECK_S = 1.0
 SAMPLES_LISTED_MAX = 240
 WARM_UP_S = 4.0
 MIB = 1 << 20
-READY_S_MAX = 3_600.0
-LOADED = "w1"
-"""The name of the worker that the rig starts first."""
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -211,34 +204,6 @@ def measure(report: Report, running: RunningNotary, chosen: argparse.Namespace) 
     if not complete and not load.loop.failures.count:
         figures["interrupted"] = True
     report.add("long", f"{chosen.requests:,} requests, {name_of(case, running)}", figures, parameters, failed=not complete)
-    if chosen.ready and complete:
-        measure_ready(report, running, chosen.requests)
-
-
-def measure_ready(report: Report, running: RunningNotary, requests: int) -> None:
-    """Measure the figure `ready` on a notary that has decided this number of requests."""
-    config, folder = running.config, running.index.parent / "snapshots"
-    began = time.monotonic()
-    notary("snapshot", "create", "--config", str(config), "--name", LOADED, "--url", str(folder))
-    took_s = time.monotonic() - began
-    restored, replayed = _start(config, "restores", str(folder)), _start(config, "replays", "")
-    figures = {
-        "requests": requests,
-        "snapshot_s": took_s,
-        "snapshot_mib": disk_bytes(folder) / (1 << 20),
-        "restored": restored,
-        "replayed": replayed,
-        "share_of_replay": restored["seconds"] / replayed["seconds"],
-    }
-    report.add("ready", f"ready after {requests:,} requests, {running.log_name}", figures, {"log": running.log_name})
-
-
-def _start(config: Path, name: str, url: str) -> dict[str, float]:
-    """Start a worker without an index, with this URL for snapshots; returns the seconds until it was ready, and its CPU seconds."""
-    progress(f"ready: {name}")
-    began = time.monotonic()
-    with worker(config, name, {"NOTARY_SNAPSHOTS_URL": url, "NOTARY_SNAPSHOTS_EVERY_S": "0"}, ready_s_max=READY_S_MAX) as service:
-        return {"seconds": time.monotonic() - began, "cpu_s": cpu_seconds([service.pid])}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -247,9 +212,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--requests", type=count, default=10_000_000, metavar="N", help="of them all (default: 10,000,000)")
     parser.add_argument("--connections", type=count, default=24, metavar="N", help="of the load (default: 24)")
     parser.add_argument("--warm-up", type=zero_or_more, default=WARM_UP_S, metavar="S", help=f"seconds before it (default: {WARM_UP_S:g})")
-    parser.add_argument(
-        "--ready", action="store_true", help="then: how soon a worker without an index is ready, by a snapshot and by a replay"
-    )
     add_arguments(parser, "bench-long.jsonl")
     chosen = parser.parse_args(arguments)
     if chosen.requests < chosen.submission_requests * TENTHS:
@@ -294,10 +256,7 @@ def _draw(picture: "Picture", lines: Lines) -> None:
     rates.legend(fontsize=7)
 
 
-FIGURES = (
-    Figure("long", "is the ten millionth request as fast as the first?", tables={"long": _rows}, draw=_draw),
-    Figure("ready", "how soon is a worker with an empty disk ready?"),
-)
+FIGURES = (Figure("long", "is the ten millionth request as fast as the first?", tables={"long": _rows}, draw=_draw),)
 
 if __name__ == "__main__":
     sys.exit(main())

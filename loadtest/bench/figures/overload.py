@@ -30,16 +30,16 @@ from loadtest.bench.figure import (
     Step,
     add_arguments,
     case_of,
-    exit_code,
     load_s,
     milliseconds,
     number,
+    run_alone,
     series,
     thousands,
     values,
 )
 from loadtest.bench.loads import Case, capacity_of, failed, name_of, offer_figures, offer_for, offer_parameters, run_offer
-from loadtest.bench.report import Report, report_to
+from loadtest.bench.report import Report
 from loadtest.rig import RunningNotary, log_name, notary_on
 from loadtest.rig.arguments import above_zero, count
 
@@ -194,22 +194,20 @@ def main(arguments: list[str] | None = None) -> int:
     add_arguments(parser, "bench-overload.jsonl")
     chosen = parser.parse_args(arguments)
 
-    def measure(report: Report) -> None:
-        with notary_on(chosen.brokers, acceptors=chosen.acceptor_processes) as running:
-            report.begin()
-            measure_overload(
-                report,
-                running,
-                chosen.seconds,
-                chosen.seed,
-                case=Case(chosen.submission_requests, chosen.inputs),
-                times=chosen.times,
-                pairs=chosen.pairs,
-                connections_max=chosen.connections,
-                connections_open=not chosen.new_connections,
-            )
+    def measure(report: Report, running: RunningNotary) -> None:
+        measure_overload(
+            report,
+            running,
+            chosen.seconds,
+            chosen.seed,
+            case=Case(chosen.submission_requests, chosen.inputs),
+            times=chosen.times,
+            pairs=chosen.pairs,
+            connections_max=chosen.connections,
+            connections_open=not chosen.new_connections,
+        )
 
-    return exit_code(measure, report_to(chosen.out))
+    return run_alone(chosen, measure)
 
 
 # ---- tables and pictures ----

@@ -4,19 +4,17 @@ It uses plain aiokafka without any code of `ordering`, and so gives the limit th
 """
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from loadtest.bench.figure import Figure, part_on_brokers
 from loadtest.bench.report import Report
 from loadtest.rig.generate import payload_values
-from loadtest.rig.latencies import Latencies
+from loadtest.rig.latencies import Latencies, Percentiles
 from ordering.topics import create_topics, topic_names
 
 PARTITIONS = 16
@@ -26,18 +24,10 @@ KEY = bytes(16)
 WARM_UP_SHARE = 0.25
 """The warm-up's share of the time: brokers that were just started are slow."""
 
-WARM_UP_PAIRS = 50
+PAIRS, WARM_UP_PAIRS = 200, 50
 
 ENTRY_BYTES = 170
 """An entry without its transaction ids, signature included."""
-
-
-class Idle(msgspec.Struct, frozen=True):
-    """The latency of two concurrent appends on an idle system, one pair after another."""
-
-    ms_p50: float
-    ms_p99: float
-    pairs: int
 
 
 def measure(report: Report, bootstrap: str, brokers: int, seconds: float, seed: int) -> None:
@@ -48,18 +38,19 @@ def measure(report: Report, bootstrap: str, brokers: int, seconds: float, seed: 
         case = f"append to both topics and read back, {name}, {brokers} brokers"
         parameters = {"brokers": brokers, "batch_bytes": batch_bytes, "inputs": 4, "in_flight": IN_FLIGHT, "seed": seed}
         report.add("raw", case, figures, parameters)
-    idle = asyncio.run(idle_latency(bootstrap, "raw-idle", 200, seed))
-    report.add("raw", f"two appends at once, idle, {brokers} brokers", msgspec.structs.asdict(idle), {"brokers": brokers})
+    idle = asyncio.run(idle_latency(bootstrap, "raw-idle", seed))
+    figures = {"ms_p50": idle.p50, "ms_p99": idle.p99, "pairs": idle.count}
+    report.add("raw", f"two appends at once, idle, {brokers} brokers", figures, {"brokers": brokers})
 
 
-async def idle_latency(bootstrap: str, prefix: str, pairs: int, seed: int) -> Idle:
-    """Measure one round trip of R1: a submission of one request and its entry, both acknowledged."""
+async def idle_latency(bootstrap: str, prefix: str, seed: int) -> Percentiles:
+    """Returns the milliseconds of one round trip of R1: a submission of one request and its entry, both acknowledged."""
     await create_topics(bootstrap, prefix, payload_partitions=PARTITIONS)
     ordering, payload = topic_names(prefix)
     value = next(payload_values(seed, 1, 4, 1)).value
     took = Latencies()
     async with producer(bootstrap) as send:
-        for at in range(pairs + WARM_UP_PAIRS):
+        for at in range(PAIRS + WARM_UP_PAIRS):
             started = time.perf_counter()
             both = await asyncio.gather(
                 send.send(payload, value, KEY, at % PARTITIONS), send.send(ordering, bytes(ENTRY_BYTES + 32), None, 0)
@@ -67,7 +58,7 @@ async def idle_latency(bootstrap: str, prefix: str, pairs: int, seed: int) -> Id
             await asyncio.gather(*both)
             if at >= WARM_UP_PAIRS:  # the first pairs open connections and load metadata
                 took.add((time.perf_counter() - started) * 1000)
-    return Idle(took.percentile_ms(50), took.percentile_ms(99), pairs)
+    return took.percentiles()
 
 
 async def _throughput(
@@ -77,9 +68,9 @@ async def _throughput(
     ordering, payload = topic_names(prefix)
     values = list(islice(payload_values(seed, submission_requests, 4, batch_bytes), 32))
     batches = requests = octets = counted = requests_counted = octets_counted = 0
-    started = time.perf_counter()
-    counts_from, ends_at = started + seconds * WARM_UP_SHARE, started + seconds * (1 + WARM_UP_SHARE)
     async with producer(bootstrap) as send:
+        counts_from = time.perf_counter() + seconds * WARM_UP_SHARE
+        ends_at = counts_from + seconds
 
         async def append() -> None:
             nonlocal batches, requests, octets, counted, requests_counted, octets_counted
@@ -139,10 +130,9 @@ def read_all(client: Any, partitions: Sequence[TopicPartition]) -> None:
         client.seek(partition, 0)
 
 
-@contextlib.asynccontextmanager
-async def consumer(bootstrap: str) -> AsyncIterator[Any]:
-    """Yields a consumer without partitions, with the fetch settings of `ordering.kafka`."""
-    client = AIOKafkaConsumer(
+def consumer(bootstrap: str) -> AIOKafkaConsumer:
+    """Returns a consumer without partitions, for the length of a block, with the fetch settings of `ordering.kafka`."""
+    return AIOKafkaConsumer(
         bootstrap_servers=bootstrap,
         group_id=None,
         enable_auto_commit=False,
@@ -152,17 +142,11 @@ async def consumer(bootstrap: str) -> AsyncIterator[Any]:
         max_partition_fetch_bytes=4 << 20,
         max_poll_records=4096,
     )
-    await client.start()
-    try:
-        yield client
-    finally:
-        await client.stop()
 
 
-@contextlib.asynccontextmanager
-async def producer(bootstrap: str) -> AsyncIterator[Any]:
-    """Yields an idempotent producer, with the settings of `ordering.kafka`."""
-    client = AIOKafkaProducer(
+def producer(bootstrap: str) -> AIOKafkaProducer:
+    """Returns an idempotent producer, for the length of a block, with the settings of `ordering.kafka`."""
+    return AIOKafkaProducer(
         bootstrap_servers=bootstrap,
         enable_idempotence=True,
         acks="all",
@@ -170,11 +154,6 @@ async def producer(bootstrap: str) -> AsyncIterator[Any]:
         max_batch_size=BATCH_BYTES_MAX,
         max_request_size=8 << 20,
     )
-    await client.start()
-    try:
-        yield client
-    finally:
-        await client.stop()
 
 
 FIGURES = (Figure("raw", "how fast is the log itself, with nothing decoded or decided?", part_on_brokers("raw", measure, 0.5, 4.0)),)

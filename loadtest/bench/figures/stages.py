@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from deploy.local import Cluster
+from deploy.local.process import python_path
 from loadtest.bench.figure import COLOURS, START_S, Figure, Lines, Part, Row, RunOptions, Step, load_s, series
 from loadtest.bench.figures.end_to_end import WARM_UP_S, warm_up
 from loadtest.bench.loads import Case, closed_load, failed, name_of, parameters_of, run_load
 from loadtest.bench.report import Report, ResultLine
 from loadtest.bench.sampler import DIRECTORY, MAP
 from loadtest.bench.stage_map import PARALLEL, SERIAL, STAGES, stage_map
-from loadtest.rig import RunningNotary, brokers_of, log_name, python_path, workers_on
+from loadtest.rig import RunningNotary, brokers_of, log_name, workers_on
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture

@@ -55,13 +55,14 @@ class Case:
     series: tuple[tuple[str, str], ...]
 
 
-def _case(alert: str, *, fires: bool, at: str, **series: str) -> Case:
-    """Returns a case with one worker's series, by metric."""
-    return Case(alert, fires, at, tuple((f'{metric}{{namespace="notary",pod="worker-0"}}', values) for metric, values in series.items()))
-
-
-def _two(metric: str, first: str, second: str) -> tuple[tuple[str, str], ...]:
-    return ((f'{metric}{{namespace="notary",pod="worker-0"}}', first), (f'{metric}{{namespace="notary",pod="worker-1"}}', second))
+def _case(alert: str, *, fires: bool, at: str, **series: str | tuple[str, ...]) -> Case:
+    """Returns a case with the series of one worker, or of several, by metric."""
+    rows = [
+        (f'{metric}{{namespace="notary",pod="worker-{number}"}}', each)
+        for metric, values in series.items()
+        for number, each in enumerate([values] if isinstance(values, str) else values)
+    ]
+    return Case(alert, fires, at, tuple(rows))
 
 
 def _anomalies(kind: str, values: str) -> tuple[tuple[str, str], ...]:
@@ -123,27 +124,18 @@ CASES = (
     _case("NotaryIndexQuarantined", fires=False, at="1m", notary_index_quarantined="0x240"),
     _case("NotaryRootsDisagree", fires=True, at="1m", notary_root_disagreement="0x3 1x240"),
     _case("NotaryRootsDisagree", fires=False, at="1m", notary_root_disagreement="0x3 1x3 0x240"),
-    Case(
-        "NotaryRootsNotCompared", True, "15m", _two("notary_agreed_size", "5x240", "5x240") + _two("notary_positions", "5+1x240", "5+1x240")
-    ),
-    # One of the two still compares its roots.
-    Case(
-        "NotaryRootsNotCompared",
-        False,
-        "15m",
-        _two("notary_agreed_size", "5x240", "5+1x240") + _two("notary_positions", "5+1x240", "5+1x240"),
-    ),
-    # No worker decides anything.
-    Case("NotaryRootsNotCompared", False, "15m", _two("notary_agreed_size", "5x240", "5x240") + _two("notary_positions", "5x240", "5x240")),
-    # A log that was quiet, and has no checkpoint since.
-    Case(
-        "NotaryRootsNotCompared",
-        False,
-        "15m",
-        _two("notary_agreed_size", "5x240", "5x240") + _two("notary_positions", "5x176 6x60", "5x240"),
-    ),
+    # No root is compared. One of the two still compares its roots. No worker decides anything. A quiet log has no checkpoint yet.
     # A single worker has no other to compare with.
-    _case("NotaryRootsNotCompared", fires=False, at="15m", notary_agreed_size="0x240", notary_positions="5+1x240"),
+    *(
+        _case("NotaryRootsNotCompared", fires=fires, at="15m", notary_agreed_size=sizes, notary_positions=positions)
+        for fires, sizes, positions in (
+            (True, ("5x240", "5x240"), ("5+1x240", "5+1x240")),
+            (False, ("5x240", "5+1x240"), ("5+1x240", "5+1x240")),
+            (False, ("5x240", "5x240"), ("5x240", "5x240")),
+            (False, ("5x240", "5x240"), ("5x176 6x60", "5x240")),
+            (False, "0x240", "5+1x240"),
+        )
+    ),
     *(
         _case(alert, fires=fires, at="15m", notary_audited_tiles_total=tiles, notary_positions=positions, notary_index_quarantined="0x240")
         for alert, fires, tiles, positions in (
@@ -152,38 +144,28 @@ CASES = (
             ("NotaryRowsNotAudited", False, "0x240", "0x240"),
         )
     ),
-    _case(
-        "NotarySnapshotOverdue", fires=True, at="15m", notary_snapshot_age_seconds="100+5x240", notary_snapshot_interval_seconds="60x240"
+    # No worker makes them. Another one does. One is to make none, as the runbook starts one after a quarantine: its age is 0. None is.
+    *(
+        _case("NotarySnapshotOverdue", fires=fires, at="15m", notary_snapshot_age_seconds=ages, notary_snapshot_interval_seconds=intervals)
+        for fires, ages, intervals in (
+            (True, "100+5x240", "60x240"),
+            (False, ("100+5x240", "70x240"), ("60x240", "60x240")),
+            (True, ("100+5x240", "0x240"), ("60x240", "0x240")),
+            (False, "0x240", "0x240"),
+        )
     ),
-    # Another worker makes them.
-    Case(
-        "NotarySnapshotOverdue",
-        False,
-        "15m",
-        _two("notary_snapshot_age_seconds", "100+5x240", "70x240") + _two("notary_snapshot_interval_seconds", "60x240", "60x240"),
-    ),
-    # One worker is to make none, as the runbook starts one after a quarantine: its age is 0.
-    Case(
-        "NotarySnapshotOverdue",
-        True,
-        "15m",
-        _two("notary_snapshot_age_seconds", "100+5x240", "0x240") + _two("notary_snapshot_interval_seconds", "60x240", "0x240"),
-    ),
-    # No worker is to make any.
-    _case("NotarySnapshotOverdue", fires=False, at="15m", notary_snapshot_age_seconds="0x240", notary_snapshot_interval_seconds="0x240"),
     _case("NotarySnapshotsFail", fires=True, at="15m", notary_snapshots_failed_total="0x3 1x240"),
     _case("NotarySnapshotsFail", fires=False, at="15m", notary_snapshots_failed_total="7x240"),
-    _case("NotaryArchiveBehind", fires=True, at="25m", notary_archive_behind_seconds="0+15x240", notary_archive_interval_seconds="5x240"),
-    _case("NotaryArchiveBehind", fires=False, at="25m", notary_archive_behind_seconds="4x240", notary_archive_interval_seconds="5x240"),
-    # One worker has no segments.
-    Case(
-        "NotaryArchiveBehind",
-        True,
-        "25m",
-        _two("notary_archive_behind_seconds", "0+15x240", "0x240") + _two("notary_archive_interval_seconds", "5x240", "0x240"),
+    # Behind. Not behind. Behind, and one worker has no segments. No worker is to stream any.
+    *(
+        _case("NotaryArchiveBehind", fires=fires, at="25m", notary_archive_behind_seconds=behind, notary_archive_interval_seconds=intervals)
+        for fires, behind, intervals in (
+            (True, "0+15x240", "5x240"),
+            (False, "4x240", "5x240"),
+            (True, ("0+15x240", "0x240"), ("5x240", "0x240")),
+            (False, "0+15x240", "0x240"),
+        )
     ),
-    # No worker is to stream any.
-    _case("NotaryArchiveBehind", fires=False, at="25m", notary_archive_behind_seconds="0+15x240", notary_archive_interval_seconds="0x240"),
     _case("NotaryArchiveFails", fires=True, at="15m", notary_archive_failed_total="0x3 1x240"),
     _case("NotaryArchiveFails", fires=False, at="15m", notary_archive_failed_total="7x240"),
     _case("NotaryHoleStays", fires=True, at="1m", notary_hole="0x3 1x240"),
@@ -195,9 +177,9 @@ CASES = (
     _case("NotaryLagRises", fires=True, at="5m", notary_lag_records="0+100x240"),
     _case("NotaryLagRises", fires=False, at="5m", notary_lag_records="90000-100x240"),
     _case("NotaryLagRises", fires=False, at="5m", notary_lag_records="0+1x240"),
-    Case("NotaryWorkersDriftApart", True, "15m", _two("notary_positions", "0+500x240", "0+100x240")),
+    _case("NotaryWorkersDriftApart", fires=True, at="15m", notary_positions=("0+500x240", "0+100x240")),
     # One worker replays, and catches up.
-    Case("NotaryWorkersDriftApart", False, "15m", _two("notary_positions", "900000+100x240", "0+500x240")),
+    _case("NotaryWorkersDriftApart", fires=False, at="15m", notary_positions=("900000+100x240", "0+500x240")),
     _case("NotaryClockSkewed", fires=True, at="6m", notary_log_clock_skew_seconds="-11x240"),
     _case("NotaryClockSkewed", fires=False, at="6m", notary_log_clock_skew_seconds="9x240"),
     *(Case("NotaryForeignRecords", True, "6m", _anomalies(kind, "0x60 0+1x240")) for kind in ("malformed", "unsigned", "bad-content")),
@@ -212,14 +194,13 @@ CASES = (
     _case("NotaryForeignHistory", fires=False, at="1m", notary_suspicions_open="0x240"),
     _case("NotaryTopicProblems", fires=True, at="1m", notary_topic_problems="2x240"),
     _case("NotaryTopicProblems", fires=False, at="1m", notary_topic_problems="0x240"),
-    _case(
-        "NotaryCertificateNotRenewed", fires=True, at="2m", notary_tls_problem="1x240", notary_tls_certificate_expiry_seconds="9000000x240"
-    ),
-    _case(
-        "NotaryCertificateNotRenewed", fires=True, at="2m", notary_tls_problem="0x240", notary_tls_certificate_expiry_seconds="604000x240"
-    ),
-    _case(
-        "NotaryCertificateNotRenewed", fires=False, at="2m", notary_tls_problem="0x240", notary_tls_certificate_expiry_seconds="9000000x240"
+    *(
+        _case("NotaryCertificateNotRenewed", fires=fires, at="2m", notary_tls_problem=problem, notary_tls_certificate_expiry_seconds=expiry)
+        for fires, problem, expiry in (
+            (True, "1x240", "9000000x240"),
+            (True, "0x240", "604000x240"),
+            (False, "0x240", "9000000x240"),
+        )
     ),
     _case("NotaryBrokerCertificateNotRenewed", fires=True, at="2m", notary_broker_certificate_expiry_seconds="604000x240"),
     _case("NotaryBrokerCertificateNotRenewed", fires=False, at="2m", notary_broker_certificate_expiry_seconds="9000000x240"),
@@ -230,18 +211,19 @@ CASES = (
     Case("NotaryWorkersFenced", True, "10m", _incarnation_events("fenced", "0x60 1 2 3 4 5x240")),
     Case("NotaryWorkersFenced", False, "10m", _incarnation_events("fenced", "0x60 1x240")),
     Case("NotaryWorkersFenced", False, "10m", _incarnation_events("registered", "0+1x240")),
-    _case("NotaryNearlyOverloaded", fires=True, at="2m", notary_pending_requests="33000x240", notary_capacity_requests_per_second="0x240"),
-    _case(
-        "NotaryNearlyOverloaded", fires=True, at="2m", notary_pending_requests="13000x240", notary_capacity_requests_per_second="5000x240"
+    *(
+        _case("NotaryNearlyOverloaded", fires=fires, at="2m", notary_pending_requests=pending, notary_capacity_requests_per_second=capacity)
+        for fires, pending, capacity in (
+            (True, "33000x240", "0x240"),
+            (True, "13000x240", "5000x240"),
+            (False, "11000x240", "5000x240"),
+            (False, "1900x240", "1x240"),
+        )
     ),
-    _case(
-        "NotaryNearlyOverloaded", fires=False, at="2m", notary_pending_requests="11000x240", notary_capacity_requests_per_second="5000x240"
+    *(
+        _case("NotaryPartiesAtLimit", fires=full == "1x240", at="11m", notary_full_parties=full, notary_pending_parties="2x240")
+        for full in ("1x240", "2x240", "1x60 0 1x240", "0x240")
     ),
-    _case("NotaryNearlyOverloaded", fires=False, at="2m", notary_pending_requests="1900x240", notary_capacity_requests_per_second="1x240"),
-    _case("NotaryPartiesAtLimit", fires=True, at="11m", notary_full_parties="1x240", notary_pending_parties="2x240"),
-    _case("NotaryPartiesAtLimit", fires=False, at="11m", notary_full_parties="2x240", notary_pending_parties="2x240"),
-    _case("NotaryPartiesAtLimit", fires=False, at="11m", notary_full_parties="1x60 0 1x240", notary_pending_parties="2x240"),
-    _case("NotaryPartiesAtLimit", fires=False, at="11m", notary_full_parties="0x240", notary_pending_parties="2x240"),
     Case("NotarySlowAnswers", True, "15m", _answers(2)),
     Case("NotarySlowAnswers", False, "15m", _answers(0)),
     Case("NotaryIndexDiskFills", True, "6m", _disk(14)),

@@ -6,7 +6,6 @@ Only `make manifests-live` collects these: the server is built here first, which
 import copy
 import json
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from deploy.local import CannotRun
 from deploy.manifests import KUBERNETES, OVERLAYS, Kubernetes, Manifest, Tools, build_kubernetes, name_of
 from loadtest.peers import etcd
 from tests.deploy.api_server import OPERATOR, ApiServer, serving
-from tests.deploy.test_manifests import pods
+from tests.deploy.test_manifests import changed_copy, pods
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(5400)]
 
@@ -51,17 +50,6 @@ def installed(request: pytest.FixtureRequest, tools: Tools, programs: Kubernetes
         found = Installed(request.param, server)
         server.apply("-k", found.folder)
         yield found
-
-
-def changed_copy(overlay: str, folder: Path, *changes: tuple[str, str, str]) -> Path:
-    """Returns an overlay in a copy of all files, with texts replaced in some: file, former, new."""
-    shutil.copytree(KUBERNETES, folder / "kubernetes")
-    for name, former, new in changes:
-        file = folder / "kubernetes" / name
-        text = file.read_text()
-        assert former in text, (name, former)
-        file.write_text(text.replace(former, new))
-    return folder / "kubernetes" / overlay
 
 
 def differences(former: Any, present: Any, at: str = "") -> dict[str, tuple[Any, Any]]:

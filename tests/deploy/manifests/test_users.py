@@ -1,8 +1,6 @@
 """Tests that the manifests' rights are sufficient and minimal, on a real broker with their topics and users and with TLS."""
 
 import asyncio
-import datetime
-import ipaddress
 import os
 import re
 import shutil
@@ -26,9 +24,6 @@ from aiokafka.errors import ClusterAuthorizationFailedError, NotLeaderForPartiti
 from aiokafka.protocol.admin import CreateAclsRequest
 from aiokafka.structs import TopicPartition
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.local import Cluster
@@ -36,12 +31,14 @@ from deploy.local.ports import free_ports
 from deploy.local.state import write_state
 from deploy.manifests import KUBERNETES, MIRROR, Manifest, Tools, render
 from deploy.manifests.render import documents
+from deploy.pki import Authority
 from notary import cli
 from ordering.connection import KafkaSecurity, client_settings
 from ordering.kafka import KafkaLog
 from ordering.topics import topic_names
 from tests.deploy.installed import make_kafka
 from tests.deploy.scraped import scraped
+from tests.deploy.test_manifests import settings_of
 from tests.kafka.mirrors import Mirror
 from tests.notary.cli.written import append, entry, register, signing_key
 from tests.spark.conftest import settings_folder
@@ -135,40 +132,13 @@ def guarded(folder: Path, users: list[str]) -> Iterator[Guarded]:
 
 
 def _certificates(folder: Path, users: list[str]) -> None:
-    """Create an authority, and certificates for the broker and for each user."""
-    now = datetime.datetime.now(datetime.UTC)
-    authority = ec.generate_private_key(ec.SECP256R1())
-
-    def name(common: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
-
-    def certificate(common: str, key: ec.EllipticCurvePublicKey, *, ca: bool = False) -> bytes:
-        address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-        return (
-            x509.CertificateBuilder(name("authority"), name(common), key, x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(address, critical=False)
-            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
-            .sign(authority, hashes.SHA256())
-            .public_bytes(serialization.Encoding.PEM)
-        )
-
-    (folder / "ca.crt").write_bytes(certificate("authority", authority.public_key(), ca=True))
+    """Create an authority, and certificates for the broker and for each user, with the names that Strimzi gives the files."""
+    authority = Authority.create(folder / "pki")
+    shutil.copy(folder / "pki" / "ca.pem", folder / "ca.crt")
     for user in ["broker", *users]:
-        key = ec.generate_private_key(ec.SECP256R1())
-        private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        public = certificate(user, key.public_key())
-        (folder / f"{user}.key").touch(mode=0o600)
-        (folder / f"{user}.key").write_bytes(private)
-        (folder / f"{user}.crt").write_bytes(public)
-        (folder / f"{user}.pem").write_bytes(private + public)
-
-
-def settings_of(manifests: list[Manifest], file: str) -> str:
-    """Returns a file of the ConfigMap `settings`."""
-    (found,) = (each for each in manifests if each["kind"] == "ConfigMap" and each["metadata"]["name"].startswith("settings"))
-    return str(found["data"][file])
+        authority.issue(user, hosts=["127.0.0.1"], server=user == "broker")
+        for name, suffix in (("key", "key"), ("cert", "crt"), ("keystore", "pem")):
+            shutil.copy2(folder / "pki" / user / f"{name}.pem", folder / f"{user}.{suffix}")
 
 
 def script_of(manifests: list[Manifest], job: str) -> str:
@@ -204,14 +174,12 @@ async def denied(broker: Guarded, user: str) -> set[str]:
             except (TopicAuthorizationFailedError, NotLeaderForPartitionError):  # who may not describe a topic learns of no leader
                 refusals.add(what)
     for topic in (ORDERING, PAYLOAD):
-        producer = AIOKafkaProducer(**client_settings(broker.outside, "test", broker.security(user)), enable_idempotence=False)
-        await producer.start()
-        try:
-            await producer.send_and_wait(topic, b"nobody's", partition=0)
-        except TopicAuthorizationFailedError:
-            refusals.add(f"write {topic}")
-        finally:
-            await producer.stop()
+        settings = client_settings(broker.outside, "test", broker.security(user))
+        async with AIOKafkaProducer(**settings, enable_idempotence=False) as producer:
+            try:
+                await producer.send_and_wait(topic, b"nobody's", partition=0)
+            except TopicAuthorizationFailedError:
+                refusals.add(f"write {topic}")
     return refusals
 
 
@@ -224,7 +192,7 @@ def broker(rendered: dict[str, list[Manifest]], tmp_path_factory: pytest.TempPat
     with guarded(folder, users) as running:
         asyncio.run(running.make(manifests))
         # The worker's own settings, with this machine's paths; the owner's differ only in the certificate.
-        log = tomllib.loads(settings_of(manifests, "notary.toml"))["log"]
+        log = tomllib.loads(settings_of(manifests)["notary.toml"])["log"]
         names = ("ca_file", "cert_file", "key_file")
         here = {user: {name: _here(folder, user, log[name]) for name in names} for user in ("owner", "worker")}
         lines = [f"security_protocol = {log['security_protocol']!r}", *(f"{name} = {file!r}" for name, file in here["owner"].items())]
@@ -272,7 +240,7 @@ def test_nothing_else_is_allowed(broker: Guarded, user: str, reads: tuple[str, .
 
 def place_of_jobs(manifests: list[Manifest], broker: Guarded, folder: Path) -> dict[str, str]:
     """Make the folders and the properties file of jobs in a folder; returns their environment."""
-    text = settings_of(manifests, "kafka.properties").replace("/etc/kafka-ca", str(broker.folder)).replace("/run/kafka", str(folder))
+    text = settings_of(manifests)["kafka.properties"].replace("/etc/kafka-ca", str(broker.folder)).replace("/run/kafka", str(folder))
     (folder / "kafka.properties").write_text(text)
     (folder / "work").mkdir()
     return os.environ | {"SPARK_CONF_DIR": str(settings_folder(folder / "settings"))}
@@ -345,14 +313,11 @@ def test_replicas_move_to_another_broker(rendered: dict[str, list[Manifest]], tm
     cluster = Cluster.create(tmp_path / "cluster", 2, overrides=guard | {"super.users": "User:ANONYMOUS"})
 
     async def prepare() -> None:
-        await Guarded(tmp_path, cluster.bootstrap, "").make([each for each in rendered["one-zone"] if each["kind"] == "KafkaTopic"])
-        client = AIOKafkaAdminClient(**client_settings(cluster.bootstrap, "test", None))
-        await client.start()
-        try:
+        brokers = Guarded(tmp_path, cluster.bootstrap, "")
+        await brokers.make([each for each in rendered["one-zone"] if each["kind"] == "KafkaTopic"])
+        async with brokers.admin("") as client:
             of_brokers = {"resource": {"type": "cluster"}, "operations": ["ClusterAction"]}
             await grant(client, "User:ANONYMOUS", [*user["spec"]["authorization"]["acls"], of_brokers])
-        finally:
-            await client.close()
 
     places = {
         "/opt/kafka": tmp_path / "kafka",

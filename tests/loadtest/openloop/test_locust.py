@@ -9,8 +9,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from itertools import cycle
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from loadtest.rig import Service, make, worker
 from loadtest.rig.signing import NOTARY
 from payload import decode_submission
 from tests.loadtest.openloop.honest import Honest
+from tests.loadtest.service import answer_of, serving
 
 pytestmark = pytest.mark.seconds
 
@@ -54,6 +55,12 @@ def _decisions(url: str) -> int:
         return int(reply.read().split(b"\n")[1])
 
 
+def _wait_for_decisions(locust: "subprocess.Popen[str]", service: Service) -> None:
+    while _decisions(service.url) < 20:
+        assert locust.poll() is None
+        time.sleep(0.05)
+
+
 def _page(locust: "subprocess.Popen[str]", url: str, form: bytes | None = None) -> bytes:
     """Returns the page of Locust's web server, an empty text while it does not answer yet."""
     assert locust.poll() is None
@@ -70,18 +77,8 @@ def test_a_short_run_has_a_figure(tmp_path: Path, service: Service) -> None:
     """Two processes, two steps, every event in the mix and every receipt verified give a result, Locust's own reports, and exit code 0."""
     port = _free_port()
     options = ["--processes", "2", "--master-port", port, "--master-bind-port", port, "--shape", "steps", "--steps", "20,60"]
-    options += [
-        "--run-time",
-        "6",
-        "--warm-up",
-        "2",
-        "--requests-per-submission",
-        "2",
-        "--inputs-distribution",
-        "poisson",
-        "--deadline",
-        "60",
-    ]
+    options += ["--run-time", "6", "--warm-up", "2", "--deadline", "60"]
+    options += ["--requests-per-submission", "2", "--inputs-distribution", "poisson"]
     reports = ["--html", str(tmp_path / "report.html"), "--csv", str(tmp_path / "run")]
     locust = _locust(tmp_path, service.url, "--receipt-sample", "1", *options, *reports)
     output, errors = locust.communicate()
@@ -103,9 +100,7 @@ def test_a_server_that_dies_leaves_no_figure(tmp_path: Path, service: Service) -
     """After the server is killed midway its missing answers are failures, the exit code is 1, and an earlier run's result is removed."""
     (tmp_path / "figure.json").write_text('{"figure": {}}')
     locust = _locust(tmp_path, service.url, "--rate", "20", "--run-time", "6", "--deadline", "2")
-    while _decisions(service.url) < 20:
-        assert locust.poll() is None
-        time.sleep(0.05)
+    _wait_for_decisions(locust, service)
     os.kill(service.pid, signal.SIGKILL)
     output, errors = locust.communicate()
     assert locust.returncode == 1, output + errors
@@ -117,9 +112,7 @@ def test_a_server_that_dies_leaves_no_figure(tmp_path: Path, service: Service) -
 def test_a_process_that_dies_leaves_no_figure(tmp_path: Path, service: Service) -> None:
     """If the process that sends is killed, the run ends at once without a figure, and the reason is its exit code."""
     locust = _locust(tmp_path, service.url, "--rate", "20", "--run-time", "600")
-    while _decisions(service.url) < 20:
-        assert locust.poll() is None
-        time.sleep(0.05)
+    _wait_for_decisions(locust, service)
     (sender,) = psutil.Process(locust.pid).children()
     sender.kill()
     output, errors = locust.communicate()
@@ -132,9 +125,7 @@ def test_a_process_that_dies_leaves_no_figure(tmp_path: Path, service: Service) 
 def test_a_run_that_is_cut_short_has_no_figure(tmp_path: Path, service: Service) -> None:
     """After Ctrl-C midway there is no result, although nothing has failed."""
     locust = _locust(tmp_path, service.url, "--rate", "20", "--run-time", "600")
-    while _decisions(service.url) < 20:
-        assert locust.poll() is None
-        time.sleep(0.05)
+    _wait_for_decisions(locust, service)
     locust.send_signal(signal.SIGINT)
     output, errors = locust.communicate()
     assert locust.returncode == 1, output + errors
@@ -285,33 +276,15 @@ Reply = tuple[int, bytes]
 """(status, body); the status 0 breaks the connection."""
 
 
-@asynccontextmanager
-async def _notary(reply: Callable[[bytes, list[bytes]], Reply]) -> AsyncIterator[str]:
+def _notary(reply: Callable[[bytes, list[bytes]], Reply]) -> AbstractAsyncContextManager[str]:
     """A server that starts without decisions; `reply` gets a submission and its ids."""
 
-    def about(path: bytes) -> bytes:
-        return b"origin\n0\nroot\n" if path == b"/v1/checkpoint" else json.dumps({"name": NOTARY, "verifier_key": ""}).encode()
+    def answer(head: bytes, body: bytes) -> bytes | None:
+        method, path, _ = head.split(b" ", 2)
+        if method == b"GET":
+            about = json.dumps({"name": NOTARY, "verifier_key": ""}).encode()
+            return answer_of(200, b"origin\n0\nroot\n" if path == b"/v1/checkpoint" else about)
+        status, decisions = reply(body, [request.transaction_id for request in decode_submission(body, NOTARY).requests])
+        return answer_of(status, decisions, retry_after_s=1) if status else None
 
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                method, path, _ = head.split(b" ", 2)
-                length = head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]
-                body = await reader.readexactly(int(length or 0))
-                status, answer = 200, b""
-                if method == b"POST":
-                    status, answer = reply(body, [request.transaction_id for request in decode_submission(body, NOTARY).requests])
-                else:
-                    answer = about(path)
-                if not status:
-                    break
-                writer.write(b"HTTP/1.1 %d X\r\nRetry-After: 1\r\nContent-Length: %d\r\n\r\n%s" % (status, len(answer), answer))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
-    async with server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    return serving(answer)

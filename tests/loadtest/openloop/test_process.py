@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import closing
 
 import msgspec
 import pytest
@@ -27,7 +28,7 @@ async def _statuses_before(monkeypatch: pytest.MonkeyPatch, statuses: Sequence[i
 
     monkeypatch.setattr(process, "_post", post)
     load = LoadProcess(PLAN)
-    with load._pool:
+    with closing(load._pool):
         await load._decided([Channel("http://127.0.0.1:9")], 0, planned, time.perf_counter() + 30)
     return load.tally.retried
 

@@ -69,4 +69,4 @@ def test_a_load_that_hangs_is_an_error() -> None:
     """A load that does not end within its limit is a `RuntimeError` with a sentence, so the next measurement can follow."""
     load = ClosedLoad(["http://127.0.0.1:9"], seed=1, requests=1, inputs=1, connections=1, seconds=60.0, submissions_max=10_000, pids={})
     with pytest.raises(RuntimeError, match=r"^the load did not end within 0\.1 s$"):
-        run_module("loadtest.rig.closed_loop", load, LoadResult, 0.1)
+        run_module("loadtest.rig.closed_loop", [load], list[LoadResult], 0.1)

@@ -2,9 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from itertools import count
 
 import pytest
@@ -13,19 +12,20 @@ from loadtest.rig.open_loop import Offer, Offered, OpenLoop, drive
 from loadtest.rig.schedule import Arrival
 from loadtest.rig.signing import NOTARY
 from payload import decode_submission
+from tests.loadtest.service import answer_of, serving
 
 pytestmark = pytest.mark.seconds
 
 
 CONNECTIONS = 8
 PAUSE_S_MAX = 0.2
-REJECTION = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
+REJECTION = answer_of(503, retry_after_s=1)
 
 
 def _committed(body: bytes) -> bytes:
     ids = [request.transaction_id.hex() for request in decode_submission(body, NOTARY).requests]
     decisions = ",".join([f'{{"transaction_id":"{id_}","outcome":"committed","receipt":"c2sp.org/tlog-proof@v1"}}' for id_ in ids])
-    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(decisions), decisions.encode())
+    return answer_of(200, decisions.encode())
 
 
 async def _offered(
@@ -42,11 +42,12 @@ async def _offered(
 
     If the machine pauses for long, all that is due afterwards is due at once. Then another load is offered.
     """
+
+    def replies(head: bytes, body: bytes) -> bytes | None:
+        return answer_of(200, b"{}") if head.startswith(b"GET") else answer(body)
+
     for seed in count(1):
-        accepted = iter(range(10_000))
-        server = await asyncio.start_server(partial(_serve, answer, accepted, closed_at_once), "127.0.0.1", 0)
-        async with server:
-            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with serving(replies, closed_at_once=closed_at_once) as url:
             offer = Offer(
                 [url], seed, 2, 1, 60.0, seconds, 60.0, connections_max, {}, probes, True, connections_open, drain_s_max=drain_s_max
             )
@@ -71,31 +72,6 @@ async def _longest_pause() -> float:
             now_s = time.monotonic()
             longest_s, before_s = max(longest_s, now_s - before_s), now_s
     return longest_s
-
-
-async def _serve(
-    answer: Callable[[bytes], bytes | None],
-    accepted: Iterator[int],
-    closed_at_once: int,
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-) -> None:
-    try:
-        if next(accepted) < closed_at_once:
-            return
-        while head := await reader.readuntil(b"\r\n\r\n"):
-            if head.startswith(b"GET"):
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
-                continue
-            length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
-            reply = answer(await reader.readexactly(length))
-            if reply is None:
-                return
-            writer.write(reply)
-    except (asyncio.IncompleteReadError, ConnectionResetError):
-        pass
-    finally:
-        writer.close()
 
 
 @pytest.mark.parametrize("connections_open", [True, False])
@@ -148,7 +124,7 @@ async def test_probes_find_out_when_there_was_capacity() -> None:
 
 async def test_a_wrong_answer_is_an_error() -> None:
     """An answer without a decision is an error of the load, whatever the load is for."""
-    assert (await _offered(lambda body: b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")).errors > 0
+    assert (await _offered(lambda body: answer_of(200, b"{}"))).errors > 0
 
 
 async def test_an_answer_of_unknown_length_ends_its_connection() -> None:

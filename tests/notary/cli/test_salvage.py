@@ -13,17 +13,19 @@ from typing import Any
 import pytest
 
 from notary import cli, keys
+from notary.agreement import Agreement
 from notary.cli import salvage
 from notary.cli.owner import CommandOutcome, OwnedLog
-from notary.index import Index, viewing
-from notary.salvage.statements import ChoiceRefused
+from notary.index import Index, rows, viewing
+from notary.index.index import _encode
+from notary.salvage.statements import THE_LOG, ChoiceRefused
 from notary.verify import decision_and_receipt, verify_receipt
 from ordering.embedded import EmbeddedLog
 from ordering.log import ORDERING, LogOffsets
 from ordering.records import Key, OwnerRecord, SalvageBegin
 from ordering.signatures import SigningKey, endorse_key
 from ordering.store import KEY, open_store
-from tests.notary.cli.written import die, log_ends
+from tests.notary.cli.written import die, entry, fill, log_ends, register, write
 from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank, RequestObject, fresh_state, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
@@ -198,6 +200,20 @@ def test_a_log_that_went_on(wreck: Wreck, bank: Bank) -> None:
     refused = wreck.salvage("--index", wreck.index, "--yes", code=1)
     assert refused["position"] == 6
     assert sorted(refused["sides"]) == [[str(wreck.index)], ["the log"]]
+
+
+def test_a_log_that_went_on_without_a_decision(wreck: Wreck, bank: Bank) -> None:
+    """A worker filled a late entry of the cut log. It decides nothing, so the index has the same decisions, although log time went on."""
+    root = wreck.root
+    wreck.cut()
+    late = entry(2, 1, b"lost")
+    write(wreck.directory.path, [register("worker-1", 9), late, fill(wreck.directory.path, late)])
+    done = wreck.salvage("--index", wreck.index, "--yes")
+    assert (done["decisions"], done["root"]) == (12, root)
+    with wreck.start() as process, CheckedClient(process.url) as client:
+        wreck.check(client, range(6))
+        assert client.decide(bank, spend())[0]["log_time"] >= wreck.decisions[-1]["log_time"]
+        assert process.stop() == 0
 
 
 def test_nothing_is_missing(wreck: Wreck) -> None:
@@ -391,6 +407,41 @@ def test_a_plan_changes_nothing(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -
     assert wreck.salvage("--index", wreck.index, "--yes")["resumed"]
 
 
+@pytest.mark.parametrize("placed", [False, True])
+def test_a_resumed_salvage_takes_the_sources_of_this_run(wreck: Wreck, placed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The `done` of a killed run is in effect, and the next run gets an index with more decisions: they are put back too.
+
+    `placed`: the key was in place before the kill, and only the files of the command were left.
+    """
+    root = wreck.root
+    wreck.cut()
+    first = wreck.receipts([0])
+    adopt = keys.adopt
+
+    def adopt_and_die(*given: Any) -> None:
+        adopt(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keys, "adopt", adopt_and_die if placed else die)
+        wreck.salvage("--receipts", first, "--yes", code=2)
+    plan = wreck.salvage("--index", wreck.index, "--plan")
+    assert (plan.get("kept"), plan["end"]) == (7, 12)
+    done = wreck.salvage("--index", wreck.index, "--yes")
+    assert (done["resumed"], done["decisions"], done["root"]) == (False, 12, root)
+
+
+def test_a_resumed_salvage_refuses_a_source_that_contradicts_it(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The `done` of a killed run declared positions lost. An index that has them comes too late, and the command says so."""
+    wreck.cut()
+    with monkeypatch.context() as patch:
+        patch.setattr(keys, "adopt", die)
+        wreck.salvage("--receipts", wreck.receipts([2]), "--yes", code=2)
+    refused = wreck.salvage("--index", wreck.index, "--yes", code=1)
+    assert (refused["position"], refused["began"]) == (6, True)
+    assert wreck.salvage("--yes")["resumed"]
+
+
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_machine_that_missed_a_rotation(wreck: Wreck, sealed: bool) -> None:
     """A machine with a former key, which cannot endorse what follows the key in force, is refused before the salvage's key is appended.
@@ -485,12 +536,29 @@ def test_a_lost_rotation_behind_a_hole(wreck: Wreck, bank: Bank) -> None:
 
 
 def test_a_lost_rotation_whose_key_is_elsewhere(wreck: Wreck, bank: Bank) -> None:
-    """The plan names a key that this machine lacks. It does not prevent the salvage: perhaps no machine has it any more."""
-    index, new, _ = lose_a_rotation(wreck, bank)
+    """The plan names a key that this machine lacks. It does not prevent the salvage: perhaps no machine has it any more.
+
+    A receipt of that key is no wrong source, so the error names the remedy first.
+    """
+    index, new, answer = lose_a_rotation(wreck, bank)
     for name in key_files(wreck):
         (wreck.directory.path / f"{name}{keys.NEXT}").unlink()
+    receipts = wreck.directory.path / "receipts.jsonl"
+    receipts.write_text(json.dumps(answer))
+    refused = wreck.salvage("--receipts", receipts, "--plan", code=2)["stderr"]
+    assert "unknown-key" in refused
+    assert "copy key and key history from a machine that has that key" in refused
+    assert wreck.salvage("--index", index, "--receipts", receipts, "--plan")["receipts"][str(receipts)]["receipts"] == 1
     assert wreck.salvage("--index", index, "--plan")["keys_missing"] == [new]
     assert wreck.salvage("--index", index, "--yes")["done"]
+
+
+def test_receipts_from_before_a_lost_key(wreck: Wreck) -> None:
+    """A lost key has endorsed no other, so the key history begins anew. The log has the owner's word for the keys before."""
+    wreck.cut()
+    (wreck.directory.path / "notary-key.pem").rename(wreck.directory.path / "former.pem")
+    assert cli.main(["key", "rotate", "--lost", "--config", str(wreck.directory.config)]) == 0
+    assert wreck.salvage("--receipts", wreck.receipts([2, 4]), "--plan")["decisions_put_back"] == 2
 
 
 def test_a_second_disaster_after_an_interrupted_salvage(wreck: Wreck, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -628,16 +696,69 @@ def test_a_hash_is_final(wreck: Wreck) -> None:
         assert process.stop() == 0
 
 
-def test_an_index_with_a_changed_row(wreck: Wreck) -> None:
-    """An index whose decision is not the leaf of its tree is no source."""
-    id_ = bytes.fromhex(wreck.decisions[3]["transaction_id"])
+@pytest.mark.parametrize(
+    ("place", "family", "why"),
+    [
+        (3, "decisions", "its decision at position 9 is not the leaf of its tree"),
+        (2, "states", "the item at position 8 is a rejection and consumes 1 states"),
+    ],
+)
+def test_an_index_with_a_wrong_row(wreck: Wreck, place: int, family: str, why: str) -> None:
+    """An index is no source if a decision is not the leaf of its tree, or if no record can hold an item of it."""
+    id_ = bytes.fromhex(wreck.decisions[place]["transaction_id"])
     with viewing(wreck.index) as view:
         name, log = view.notary_name, view.log_identity
     index = Index.open(wreck.index, notary_name=name, log_identity=log)
-    put_row(index, "decisions", id_, bytes(17))
+    if family == "states":
+        put_row(index, family, bytes(36), rows.state_row(id_, wreck.decisions[place]["position"]))
+    else:
+        put_row(index, family, id_, bytes(17))
     index.close()
     wreck.cut()
-    assert "its decision at position 9 is not the leaf of its tree" in wreck.salvage("--index", wreck.index, "--plan", code=2)["stderr"]
+    assert why in wreck.salvage("--index", wreck.index, "--plan", code=2)["stderr"]
+
+
+def test_a_plan_names_suspected_sources(wreck: Wreck, capsys: pytest.CaptureFixture[str]) -> None:
+    """No other root or view may show which source is right once the salvage is done: the plan names them."""
+    with viewing(wreck.index) as view:
+        name, log = view.notary_name, view.log_identity
+    index = Index.open(wreck.index, notary_name=name, log_identity=log)
+    put_row(index, "meta", rows.AGREEMENT_KEY, _encode(Agreement(in_disagreement=True)))
+    index.close()
+    wreck.cut()
+    write(wreck.directory.path, [register("worker-2", 9)])  # its view is of another history
+    suspected = {THE_LOG: "worker-2 saw another history", str(wreck.index): "its root differs from another worker's"}
+    assert wreck.salvage("--index", wreck.index, "--plan")["suspected"] == suspected
+    assert cli.main(["salvage", "--plan", "--config", str(wreck.directory.config), "--index", str(wreck.index)]) == 0
+    plan = capsys.readouterr().out
+    assert all(f"suspected      {who}: {why}" in plan for who, why in suspected.items())
+
+
+def test_freed_contents_need_a_snapshot(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log cannot be replayed from its start, and the error names the command that makes an index to begin at."""
+    offsets = EmbeddedLog.offsets
+    partition = next(each for each, end in wreck.ends.items() if each != ORDERING and end)
+
+    async def freed(self: EmbeddedLog) -> Mapping[int, LogOffsets]:
+        return {at: LogOffsets(int(at == partition), found.log_end) for at, found in (await offsets(self)).items()}
+
+    directory = wreck.directory
+    copies = {"NOTARY_SNAPSHOTS_URL": str(directory.path / "copies")}
+    config = ["--config", str(directory.config)]
+    for name, value in copies.items():
+        monkeypatch.setenv(name, value)
+    shutil.copytree(wreck.index, directory.path / "index" / "w1")
+    assert cli.main(["snapshot", "create", "--name", "w1", *config]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(EmbeddedLog, "offsets", freed)
+        refused = wreck.salvage("--plan", code=2)["stderr"]
+        found = re.search(r"Remove (\S+), restore .*`NOTARY_INDEX_DIRECTORY=(\S+) notary (snapshot restore --name index)`", refused)
+        assert found is not None, refused
+        shutil.rmtree(found[1])
+        patch.setenv("NOTARY_INDEX_DIRECTORY", found[2])
+        assert cli.main([*found[3].split(), *config]) == 0
+        patch.delenv("NOTARY_INDEX_DIRECTORY")
+        assert wreck.salvage("--plan")["kept"] == 12
 
 
 def without_leader(partition: int, monkeypatch: pytest.MonkeyPatch) -> None:

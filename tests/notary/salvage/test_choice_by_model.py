@@ -60,7 +60,6 @@ class Translation:
         return MemoryIndex(
             "the log",
             [self.item(item) for item in reader.leaves],
-            time=reader.time,
             consumed=consumed,
             keys=[key.encode() for key in reader.keys],
             salvages=[(position, position + 1, number) for position, number in reader.lost_under.items()],

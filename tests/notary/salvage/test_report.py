@@ -1,7 +1,10 @@
 """Tests of the text about a refused salvage."""
 
-from notary.salvage.report import sides_of
+from notary.salvage.choice import choose
+from notary.salvage.reach import Reach
+from notary.salvage.report import lines_of, sides_of
 from notary.salvage.statements import THE_LOG, ChoiceRefused
+from ordering.salvage import Item, Lost
 from tests.notary.salvage.witnesses import MemoryIndex, decided
 
 
@@ -13,4 +16,16 @@ def test_each_side_names_the_answers_that_it_has() -> None:
     assert lines == [
         "               without w1: contradicts no answer",
         "               without w2: contradicts the answers for positions 3 to 4 that it has",
+    ]
+
+
+def test_an_earlier_salvage_changes_no_later_checkpoint() -> None:
+    """Position 1 is lost since an earlier salvage. Checkpoints from after it keep their roots, and the plan says so."""
+    items: list[Item] = [decided(0, 0), Lost(), *[decided(position, position) for position in range(2, 8)]]
+    choice = choose(MemoryIndex(THE_LOG, items[:4]), [MemoryIndex("w1", items)], [])
+    lines = list(lines_of(choice, [], [], {}, Reach(4, 0, 0, 0, (), 0, 0)))
+    at = next(number for number, line in enumerate(lines) if line.startswith("checkpoints"))
+    assert lines[at : at + 2] == [
+        "checkpoints    all keep their roots, and are consistent with the new tree",
+        "               except those above 1 from before the salvage that declared that position lost",
     ]

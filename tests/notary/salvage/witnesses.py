@@ -44,7 +44,6 @@ class MemoryIndex:
         name: str,
         items: Sequence[Item],
         *,
-        time: int | None = None,
         consumed: Mapping[StateRef, bytes] | None = None,
         keys: Sequence[bytes] = (),
         salvages: Sequence[tuple[int, int, int]] = (),
@@ -54,7 +53,7 @@ class MemoryIndex:
         self._tiles = Tree().append(hashes_of(0, items))
         self.tree: TreeView = view_at(len(self._items), self._tile)
         decided = [item for item in items if isinstance(item, Decided)]
-        self.log_time_ms = time if time is not None else max([item.log_time_ms for item in decided], default=0)
+        self.log_time_ms = max([item.log_time_ms for item in decided], default=0)
         self._decided = {item.transaction_id: position for position, item in enumerate(items) if isinstance(item, Decided)}
         own = {state: tag_of(item.transaction_id) for item in decided for state in item.inputs}
         self._consumed = own if consumed is None else dict(consumed)

@@ -38,19 +38,8 @@ def test_a_run_reports_each_tenth(tmp_path: Path) -> None:
 def test_after_an_interrupt_it_reports_and_leaves_nothing(tmp_path: Path) -> None:
     """After Ctrl-C a line reports it, with the requests until then, and no process is left."""
     out = tmp_path / "long.jsonl"
-    command = [
-        sys.executable,
-        "-m",
-        "loadtest.bench.figures.long",
-        "--requests",
-        "50000000",
-        "--brokers",
-        "0",
-        "--warm-up",
-        "0",
-        "--out",
-        str(out),
-    ]
+    options = ["--requests", "50000000", "--brokers", "0", "--warm-up", "0", "--out", str(out)]
+    command = [sys.executable, "-m", "loadtest.bench.figures.long", *options]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         # The progress bar has started, and so has the load.
