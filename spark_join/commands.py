@@ -24,7 +24,6 @@ from spark_join.engine.stages import Progress, Stages
 from spark_join.errors import CLEAN, COULD_NOT, VIOLATED, CouldNotVerify
 from spark_join.exports import read_exports
 from spark_join.kept_state import newest_state, read_state, verified_ranges, write_state
-from spark_join.log import LogFrames
 from spark_join.log.archive import read_archive, read_ranges, unlisted
 from spark_join.log.archiving import archive
 from spark_join.log.brokers import read_kafka
@@ -32,7 +31,7 @@ from spark_join.log.kafka import Kafka, decode_properties, jar_settings, parse_p
 from spark_join.log.restore import restore
 from spark_join.order.payloads import Keys, read_keys
 from spark_join.report import RunMetadata, refuse_used, write_report
-from spark_join.state import AppliedState, rest_of, start
+from spark_join.state import rest_of, start
 from spark_join.verify import Verified, verify
 
 _PRINTED: Final = ("decisions", "outcomes", "root", "checkpoints", "exports", "undecided_entries", "unlisted", "violations")
@@ -87,12 +86,16 @@ def _verify_in(
         progress("state")
         state = read_state(session, earlier)
     progress("log")
-    # Before the log is read: a range that is added meanwhile is not in the report.
-    ranges = None if chosen.archive is None else verified_ranges(chosen.archive, earlier)
-    others = None if chosen.archive is None else unlisted(chosen.archive)
-    if others is not None:
-        _warn(chosen, progress, others)
-    log = rest_of(_read_log(chosen, session, state), state)
+    ranges = others = None
+    if chosen.archive is None:
+        log = read_kafka(session, _kafka(session, chosen), state.since)
+    else:
+        # Before the log is read: a range that is added meanwhile is not in the report.
+        ranges, others = verified_ranges(chosen.archive, earlier), unlisted(chosen.archive)
+        if others is not None:
+            _warn(chosen, progress, others)
+        log = read_archive(session, chosen.archive, state.since)
+    log = rest_of(log, state)
     exports = read_exports(session, chosen.index) if chosen.index else None
     verified = verify(session, log, state, keys, Stages(session, folder, progress), exports)
     state_sha256 = None
@@ -209,12 +212,6 @@ def _kafka(session: SparkSession, chosen: argparse.Namespace) -> Kafka:
             raise CouldNotVerify(f"--kafka-option {option!r} should be NAME=VALUE, as in security.protocol=SSL")
         properties[name] = value
     return Kafka(chosen.bootstrap, chosen.prefix or PREFIX, properties)
-
-
-def _read_log(chosen: argparse.Namespace, session: SparkSession, state: AppliedState) -> LogFrames:
-    if chosen.archive is None:
-        return read_kafka(session, _kafka(session, chosen), state.since)
-    return read_archive(session, chosen.archive, state.since)
 
 
 def _print_figures(chosen: argparse.Namespace, report: Mapping[str, Any], verified: Verified) -> None:

@@ -16,6 +16,9 @@ rejected if it touches a state that an earlier one consumed; else it consumes it
 """
 
 from collections.abc import Iterable, Iterator
+from functools import reduce
+from itertools import groupby
+from operator import itemgetter
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
@@ -149,10 +152,7 @@ def rejected(touches: DataFrame, stages: Stages, rounds_max: int = ROUNDS_MAX) -
     else:
         finished = _with_component(undecided, stages).groupBy("component").applyInArrow(_finish, "position bigint")
         found.append(stages.keep("components, one after the other", finished))
-    together = found[0]
-    for each in found[1:]:
-        together = together.union(each)
-    return together
+    return reduce(DataFrame.union, found)
 
 
 def _round(undecided: DataFrame) -> DataFrame:
@@ -233,18 +233,11 @@ def _finish(component: pa.Table) -> pa.Table:
     touches = component.sort_by("position")
     consumed: set[bytes] = set()
     lost: list[int] = []
-    states: list[bytes] = []
-    inputs: list[bytes] = []
-    positions = touches.column("position").to_pylist()
-    columns = zip(positions, [*positions[1:], None], touches.column("state").to_pylist(), touches.column("kind").to_pylist(), strict=True)
-    for position, position_next, state, kind in columns:
-        states.append(state)
-        if kind == INPUT:
-            inputs.append(state)
-        if position != position_next:
-            if consumed.isdisjoint(states):
-                consumed.update(inputs)
-            else:
-                lost.append(position)
-            states, inputs = [], []
+    rows = zip(*(touches.column(name).to_pylist() for name in ("position", "state", "kind")), strict=True)
+    for position, request in groupby(rows, itemgetter(0)):
+        touched = [(state, kind) for _, state, kind in request]
+        if consumed.isdisjoint([state for state, _ in touched]):
+            consumed.update([state for state, kind in touched if kind == INPUT])
+        else:
+            lost.append(position)
     return pa.table({"position": pa.array(lost, pa.int64())})

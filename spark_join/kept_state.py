@@ -193,7 +193,7 @@ def _find(session: SparkSession, folder: Path, manifest: _Manifest) -> Find:
 
     def find(table: str, asked: str, stages: Stages) -> DataFrame:
         hashes = {file.path: file.sha256 for file in manifest.files if file.table == table}
-        columns = dict([column.split() for column in GROWING[table].split(", ")])
+        columns = [column.split()[0] for column in GROWING[table].split(", ")]
         rows = rows_among(session, folder, hashes, columns, stages.folder_of(asked))
         kept = stages.keep(f"{asked}, in {table}", rows)
         if first := kept.where(F.col("problem").isNotNull()).orderBy("problem").head():

@@ -103,14 +103,7 @@ class AppliedState(msgspec.Struct, frozen=True, kw_only=True):
 
 def start(session: SparkSession) -> AppliedState:
     """Returns the state before the first record of any log."""
-    empty = {name: frame_of(session, [], schema) for name, schema in (GROWING | STANDING).items()}
-    return AppliedState(
-        ids=empty["ids"],
-        consumed=empty["consumed"],
-        hashes=empty["hashes"],
-        chunks=empty["chunks"],
-        orphans=empty["orphans"],
-    )
+    return AppliedState(**{name: frame_of(session, [], schema) for name, schema in (GROWING | STANDING).items()})  # type: ignore[arg-type]
 
 
 def last_records(log: LogFrames, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, LastRecord]:

@@ -28,7 +28,7 @@ from spark_join.constants import LEAF_PREFIX
 from spark_join.engine.columns import frame_of, part, sha256, u64, unsigned
 from spark_join.engine.stages import Stages
 from spark_join.order.effects import BEYOND, OWN
-from spark_join.violations import violations
+from spark_join.violations import render_hex, violations
 
 CHUNK_BITS = 16
 ROOT_OF_NOTHING = digest(b"").digest()
@@ -94,7 +94,15 @@ def roots(parts_: DataFrame, chunk_bits: int = CHUNK_BITS) -> DataFrame:
     full = sorted([(row["size"], bytes(row.hash)) for row in parts_.where(F.col("size") % width == 0).collect()])
     assert [size for size, _ in full] == [width * number for number in range(1, len(full) + 1)], "a chunk is missing, or there twice"
     nothing = frame_of(parts_.sparkSession, [(0, ROOT_OF_NOTHING)], "size bigint, root binary")
-    return parts_.mapInArrow(_top(_levels([hash_ for _, hash_ in full]), chunk_bits), "size bigint, root binary").union(nothing)
+    levels = _levels([hash_ for _, hash_ in full])
+
+    def rooted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            sizes, ends = batch.column("size").to_pylist(), batch.column("hash").to_pylist()
+            found = [_over_the_top(levels, size - 1 >> chunk_bits, end) for size, end in zip(sizes, ends, strict=True)]
+            yield pa.RecordBatch.from_arrays([batch.column("size"), pa.array(found, pa.binary())], names=["size", "root"])
+
+    return parts_.mapInArrow(rooted, "size bigint, root binary").union(nothing)
 
 
 def _levels(chunks: list[bytes]) -> list[list[bytes]]:
@@ -103,18 +111,6 @@ def _levels(chunks: list[bytes]) -> list[list[bytes]]:
     while len(below := levels[-1]) > 1:
         levels.append([_node(below[at], below[at + 1]) for at in range(0, len(below) - 1, 2)])
     return levels
-
-
-def _top(levels: list[list[bytes]], chunk_bits: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Returns a function for `mapInArrow`: it takes rows of `parts` and returns their sizes with the roots of the complete tree."""
-
-    def rooted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            sizes, ends = batch.column("size").to_pylist(), batch.column("hash").to_pylist()
-            found = [_over_the_top(levels, size - 1 >> chunk_bits, end) for size, end in zip(sizes, ends, strict=True)]
-            yield pa.RecordBatch.from_arrays([batch.column("size"), pa.array(found, pa.binary())], names=["size", "root"])
-
-    return rooted
 
 
 def root_of(chunks: DataFrame, hashes: DataFrame, decided: int, chunk_bits: int = CHUNK_BITS) -> bytes | None:
@@ -214,17 +210,6 @@ class Counts(msgspec.Struct, frozen=True):
     """Records whose incarnation had not begun or had ended, whose view is not the reader's own, or that have no good signature"""
 
 
-class Compared(msgspec.Struct, frozen=True):
-    """The result of comparing the roots."""
-
-    violations: DataFrame
-    """`root-mismatch`: see `violations.VIOLATION`"""
-    root: bytes
-    """The root over all decisions"""
-    roots: dict[int, bytes]
-    """Roots by size: of all decisions, and of those `others` that are no larger than that"""
-
-
 def counts_of(grouped: Iterable[Row]) -> Counts:
     """Counts the checkpoints, those behind a hole included. `grouped`: numbers of records by kind, skipped and view."""
     found = [row for row in grouped if row.kind == "checkpoint"]
@@ -250,35 +235,31 @@ def sizes_of(checkpoints: DataFrame, decided: int, others: Collection[int]) -> D
     return claimed.union(frame_of(checkpoints.sparkSession, wanted, "size bigint")).distinct()
 
 
-def compare_roots(checkpoints: DataFrame, parts_: DataFrame, decided: int, others: Collection[int], stages: Stages) -> Compared:
-    """Compares each checkpoint with the root of its size.
+def compare_roots(
+    checkpoints: DataFrame, parts_: DataFrame, decided: int, others: Collection[int], stages: Stages
+) -> tuple[DataFrame, dict[int, bytes]]:
+    """Compares each checkpoint with the root of its size. Returns each `root-mismatch` (`violations.VIOLATION`), and roots by size.
 
-    `checkpoints` come from `compared_of`, and `parts_` from `parts` for the sizes that `sizes_of` returns for them and for `others`.
+    These are the root over all decisions, and those of `others` that are no larger. `checkpoints` come from `compared_of`, and `parts_`
+    from `parts` for the sizes that `sizes_of` returns for them and for `others`.
     """
     roots_ = stages.keep("roots", roots(parts_))
     asked = roots_.where(F.col("size").isin(decided, *others)).collect()
-    root_of = {row["size"]: bytes(row.root) for row in asked}
-    return Compared(_mismatches(checkpoints, roots_, decided), root_of[decided], root_of)
-
-
-def _mismatches(checkpoints: DataFrame, roots_: DataFrame, decided: int) -> DataFrame:
     compared = _sized(checkpoints, decided).join(roots_.withColumnRenamed("root", "right"), "size", "left")
     too_large = F.col("size").isNull()
-    of_size = F.concat(F.lit("a root of "), F.conv(F.hex("tree_size"), 16, 10), F.lit(" decisions"))
-    return violations(
+    of_size = F.format_string("a root of %s decisions", F.conv(F.hex("tree_size"), 16, 10))
+    mismatches = violations(
         compared.where(~F.col("root").eqNullSafe(F.col("right"))),
         F.lit("root-mismatch"),
         position=F.col("size"),
         offset=F.col("offset"),
-        found=F.when(too_large, of_size).otherwise(F.lower(F.hex("root"))),
-        expected=F.when(too_large, F.lit(f"a root of at most {decided} decisions")).otherwise(F.lower(F.hex("right"))),
+        found=F.when(too_large, of_size).otherwise(render_hex(F.col("root"))),
+        expected=F.when(too_large, F.lit(f"a root of at most {decided} decisions")).otherwise(render_hex(F.col("right"))),
     )
+    return mismatches, {row["size"]: bytes(row.root) for row in asked}
 
 
 def _sized(checkpoints: DataFrame, decided: int) -> DataFrame:
     """Adds `size`, a long; null for a checkpoint of more decisions than there are, since that number may not fit into a long."""
-    return checkpoints.withColumn("size", F.when(~_is_of_more(decided), unsigned(part(F.col("tree_size"), 1, 7))))
-
-
-def _is_of_more(decided: int) -> Column:
-    return F.col("tree_size") > u64(F.lit(decided).cast("bigint"))
+    is_of_more = F.col("tree_size") > u64(F.lit(decided).cast("bigint"))
+    return checkpoints.withColumn("size", F.when(~is_of_more, unsigned(part(F.col("tree_size"), 1, 7))))

@@ -24,7 +24,7 @@ from spark_join.order.payloads import Keys
 from spark_join.order.salvage import DECISION, HASH, LOST, claims, wrong_items
 from spark_join.state import AppliedState, last_records
 from spark_join.tree import Counts, compare_roots, compared_of, counts_of, sizes_of
-from spark_join.violations import LOG, VIOLATION, violations
+from spark_join.violations import LOG, VIOLATION, render_hex, violations
 
 
 class Skipped(msgspec.Struct, frozen=True):
@@ -103,14 +103,14 @@ def verify(
     sizes = sizes_of(checkpoints, decided, trees)
     parts = stages.keep("parts of the tree", tree.parts(state.hashes, hashes, sizes, state.decided, decided))
     # A full chunk of the state in which a size ends is in both frames.
-    compared = compare_roots(checkpoints, state.chunks.union(parts).distinct(), decided, trees, stages)
+    mismatches, roots = compare_roots(checkpoints, state.chunks.union(parts).distinct(), decided, trees, stages)
     gone = settled_by_owner(joined.gone, joined.records)
     by_kind = joined.records.groupBy("kind", "skipped", "view")
     grouped = by_kind.agg(F.count("*").alias("records"), F.min("offset").alias("offset_first")).collect()
     gaps = sequence_gaps(joined.numbered, gone)
     views = stages.keep("foreign views", differences(joined.records, carry_of(joined.carry)))
     found = [
-        compared.violations,
+        mismatches,
         frame_of(session, lost + joined.wrong_begins, VIOLATION),
         _foreign_views(views.where(~F.col("settled"))),
         _unreadable(joined),
@@ -122,13 +122,13 @@ def verify(
         ids = state.among("ids", items.where(F.col("id").isNotNull()).select("id"), stages, "salvaged ids")
         found.append(wrong_items(items, joined.requests, [known, _consumed(joined.requests, decisions)], ids))
     if exports is not None:
-        found.append(compare(session, exports, joined, decisions, compared.roots, stages))
+        found.append(compare(session, exports, joined, decisions, roots, stages))
     return Verified(
         joined.identity.notary_name,
         decided,
         {name: counts.get(outcome, 0) for outcome, name in OUTCOMES.items()},
         {form: salvaged.get(form, 0) for form in (DECISION, HASH, LOST)},
-        compared.root,
+        roots[decided],
         counts_of(grouped),
         dict(sum([Counter({row.kind: row.records}) for row in grouped], Counter())),
         _skipped(grouped),
@@ -143,8 +143,12 @@ def verify(
             state,
             log,
             joined,
-            NewDecisions(decided, compared.root, decisions, hashes, tree.full_chunks(parts, state.decided)),
             stages,
+            decided=decided,
+            root=roots[decided],
+            decisions=decisions,
+            hashes=hashes,
+            chunks=tree.full_chunks(parts, state.decided),
             signatures=keys is not None,
         ),
         0 if gone is None else gone.where("settled").count(),
@@ -201,33 +205,31 @@ def _unsigned(joined: Joined) -> DataFrame:
         F.col("fault"),
         position=F.col("position"),
         offset=F.col("offset"),
-        id_=F.lower(F.hex("id")),
+        id_=render_hex(F.col("id")),
         found=F.concat(F.lit("a submission in the name of "), "party"),
         expected=F.lit("a signature by the key of a known party"),
     )
 
 
-class NewDecisions(msgspec.Struct, frozen=True):
-    """The decisions on the requests of `Joined`, and the tree over them."""
-
-    count: int
-    """Number of all decisions, those of the earlier part included"""
-    root: bytes
-    """The root over all of them"""
-    decisions: DataFrame
-    """As `decisions.decide` returns them"""
-    hashes: DataFrame
-    """The leaf hashes (`tree.hashed`)"""
-    chunks: DataFrame
-    """The roots of chunks that became full (`tree.full_chunks`)"""
-
-
 def state_after(
-    state: AppliedState, log: LogFrames, joined: Joined, decided: NewDecisions, stages: Stages, *, signatures: bool
+    state: AppliedState,
+    log: LogFrames,
+    joined: Joined,
+    stages: Stages,
+    *,
+    decided: int,
+    root: bytes,
+    decisions: DataFrame,
+    hashes: DataFrame,
+    chunks: DataFrame,
+    signatures: bool,
 ) -> AppliedState:
-    """Returns the state at the end of `log`, or at its first hole. Its growing tables have only the rows that are new since `state`."""
+    """Returns the state at the end of `log`, or at its first hole. Its growing tables have only the rows that are new since `state`.
+
+    `decided` and `root` are of all decisions; `decisions` (`decisions.decide`), their leaf `hashes` and the full `chunks` are the new ones.
+    """
     offset_next = log.log_end_offsets[ORDERING] if joined.offset_next is None else joined.offset_next
-    ids, consumed = decided.decisions.select("position", "id"), _consumed(joined.requests, decided.decisions)
+    ids, consumed = decisions.select("position", "id"), _consumed(joined.requests, decisions)
     if joined.items is not None:
         ids = ids.union(joined.items.select("position", "id"))
         consumed = consumed.union(claims(joined.items).select("state", "consumed_by"))
@@ -236,13 +238,13 @@ def state_after(
         offsets_next={**log.log_end_offsets, ORDERING: offset_next},
         last_records={**state.last_records, **last_records(log, _last_offsets(joined, offset_next))},
         carry=joined.carry,
-        decided=decided.count,
-        root=decided.root,
+        decided=decided,
+        root=root,
         signatures_checked=state.signatures_checked and signatures,
         ids=ids.sort("position").select("id"),
         consumed=consumed,
-        hashes=decided.hashes.sort("position"),
-        chunks=decided.chunks,
+        hashes=hashes.sort("position"),
+        chunks=chunks,
         orphans=_orphans(joined, stages),
     )
 

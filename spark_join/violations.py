@@ -55,14 +55,14 @@ def render_hex(octets: Column) -> Column:
 
 def render_state(state: Column) -> Column:
     """Renders a state reference, 36 bytes: transaction id in hex, colon, index."""
-    return F.concat(render_hex(part(state, 0, 32)), F.lit(":"), unsigned(part(state, 32, 4)).cast("string"))
+    return F.format_string("%s:%s", render_hex(part(state, 0, 32)), unsigned(part(state, 32, 4)))
 
 
 def render_outcome(side: str) -> Column:
     """Renders the outcome of the decision in the column `side`: committed, or the reason of the rejection."""
     outcome = F.col(f"{side}.outcome")
     name = F.element_at(F.create_map(*[F.lit(each) for pair in OUTCOMES.items() for each in pair]), outcome)
-    return F.coalesce(name, F.concat(F.lit("outcome "), outcome.cast("string")))
+    return F.coalesce(name, F.format_string("outcome %s", outcome))
 
 
 def render_conflicts(side: str) -> Column:
@@ -70,9 +70,9 @@ def render_conflicts(side: str) -> Column:
     conflicts = F.col(f"{side}.conflicts")
     shown = F.transform(
         F.slice(conflicts, 1, CONFLICTS_SHOWN),
-        lambda met: F.concat(render_state(met["state"]), F.lit(" consumed by "), render_hex(met["consumed_by"])),
+        lambda met: F.format_string("%s consumed by %s", render_state(met["state"]), render_hex(met["consumed_by"])),
     )
-    count = F.concat(F.size(conflicts).cast("string"), F.lit(" conflicts"))
+    count = F.format_string("%s conflicts", F.size(conflicts))
     return F.concat_ws(": ", count, F.when(F.size(conflicts) > 0, F.array_join(shown, ", ")))
 
 
@@ -81,6 +81,6 @@ def render_consumed(side: str, twice: Column) -> Column:
 
     `twice` is true for a duplicate row.
     """
-    by = F.concat(F.lit(" consumed by "), render_hex(F.col(f"{side}.id")), F.lit(" at position "), F.col(f"{side}.position").cast("string"))
-    consumed = F.when(F.col(side).isNull(), F.lit(" not consumed")).when(twice, F.concat(F.lit(" again"), by)).otherwise(by)
-    return F.concat(render_state(F.col("state")), consumed)
+    by = F.format_string("consumed by %s at position %s", render_hex(F.col(f"{side}.id")), f"{side}.position")
+    consumed = F.when(F.col(side).isNull(), "not consumed").when(twice, F.concat(F.lit("again "), by)).otherwise(by)
+    return F.format_string("%s %s", render_state(F.col("state")), consumed)

@@ -32,6 +32,12 @@ def frame_of(session: SparkSession, rows: Sequence[Sequence[object]], schema: st
     return session.createDataFrame(pa.Table.from_pylist([dict(zip(types.names, row, strict=True)) for row in rows], types))
 
 
+def spread_of(session: SparkSession, rows: Sequence[Sequence[object]], schema: str, tasks_a_core: int = 2) -> DataFrame:
+    """Returns the frame of `frame_of`, in as many tasks as there are rows, but at most so many for each core."""
+    tasks = min(len(rows), tasks_a_core * session.sparkContext.defaultParallelism)
+    return frame_of(session, rows, schema).repartition(max(1, tasks))
+
+
 def part(column: Column, start: int | Column, length: int | Column) -> Column:
     """Returns `length` bytes from the byte `start` on, counted from 0; fewer if the value ends before."""
     position = F.lit(start) + 1 if isinstance(start, int) else start + 1
@@ -41,11 +47,6 @@ def part(column: Column, start: int | Column, length: int | Column) -> Column:
 def unsigned(octets: Column) -> Column:
     """Decodes an unsigned number of at most 7 bytes as a long."""
     return F.conv(F.hex(octets), 16, 10).cast("bigint")
-
-
-def signed(octets: Column) -> Column:
-    """Decodes an i64 of 8 bytes as a long."""
-    return F.conv(F.hex(octets), 16, -10).cast("bigint")
 
 
 def u64(number: Column) -> Column:

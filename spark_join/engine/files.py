@@ -8,7 +8,7 @@ A file is synced to the disk before another file refers to it. Executors compare
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import file_digest, sha256
 from pathlib import Path
@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark_join.engine.columns import frame_of
+from spark_join.engine.columns import frame_of, spread_of
 from spark_join.errors import CouldNotVerify
 
 _PATTERN: Final = re.compile(r"[\\\[\]{}*?]")
@@ -134,9 +135,8 @@ def file_hashes(session: SparkSession, folder: Path, paths: Collection[str]) -> 
             columns = [batch.column("path"), pa.array(found, pa.string()), pa.array(problems, pa.string())]
             yield pa.RecordBatch.from_arrays(columns, names=["path", "found", "problem"])
 
-    listed = frame_of(session, [(path,) for path in paths], "path string")
-    spread = listed.repartition(max(1, min(len(paths), 2 * session.sparkContext.defaultParallelism)))
-    return spread.mapInArrow(hashed, "path string, found string, problem string")
+    listed = spread_of(session, [(path,) for path in paths], "path string")
+    return listed.mapInArrow(hashed, "path string, found string, problem string")
 
 
 def refuse_other_bytes(session: SparkSession, folder: Path, sha256_of: Mapping[str, str], listed_by: str) -> None:
@@ -150,41 +150,32 @@ def refuse_other_bytes(session: SparkSession, folder: Path, sha256_of: Mapping[s
         raise CouldNotVerify(f"{folder / first.path}: {listed_by} says SHA-256 {first.sha256}, and there is {first.found or first.problem}")
 
 
-def rows_among(session: SparkSession, folder: Path, sha256_of: Mapping[str, str], columns: Mapping[str, str], asked: Path) -> DataFrame:
+def rows_among(session: SparkSession, folder: Path, sha256_of: Mapping[str, str], columns: Sequence[str], asked: Path) -> DataFrame:
     """Reads Parquet files in `folder`, each once: hashes its bytes, decodes them, and returns the wanted rows, with a column problem.
 
-    A row is wanted if the value in the first of `columns` (types by name), a binary column, begins with a prefix in the files of `asked`.
-    Those have the column prefix, `PREFIX_BYTES` each. A file that is missing or has another hash gives a row that has only problem.
+    A row is wanted if the value in the first of the binary `columns` begins with a prefix in the files of `asked`. Those have the column
+    prefix, `PREFIX_BYTES` each. A file that is missing or has another hash gives a row that has only problem.
     """
-    names = list(columns)
-    schema = pa.schema([*[(name, _ARROW[type_]) for name, type_ in columns.items()], ("problem", pa.string())])
+    schema = pa.schema([*[(name, pa.binary()) for name in columns], ("problem", pa.string())])
 
     def found(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for path, expected in zip(batch.column("path").to_pylist(), batch.column("sha256").to_pylist(), strict=True):
-                content = _content(folder / path)
-                digest = None if content is None else sha256(content).hexdigest()
-                if content is None or digest != expected:
-                    yield pa.RecordBatch.from_pylist([{"problem": f"{path} {digest or 'nothing that can be read'}"}], schema)
+                try:
+                    content = (folder / path).read_bytes()
+                    there = sha256(content).hexdigest()
+                except OSError:
+                    there = "nothing that can be read"
+                if there != expected:
+                    yield pa.RecordBatch.from_pylist([{"problem": f"{path} {there}"}], schema)
                     continue
                 parquet = pq.ParquetFile(pa.BufferReader(content))
                 for group in range(parquet.num_row_groups):
-                    rows = _among(parquet.read_row_group(group, columns=names), asked)
+                    rows = _among(parquet.read_row_group(group, columns=list(columns)), asked)
                     yield from rows.append_column("problem", pa.nulls(rows.num_rows, pa.string())).cast(schema).to_batches()
 
-    listed = frame_of(session, list(sha256_of.items()), "path string, sha256 string")
-    spread = listed.repartition(max(1, min(len(sha256_of), 4 * session.sparkContext.defaultParallelism)))
-    return spread.mapInArrow(found, ", ".join([f"{name} {type_}" for name, type_ in columns.items()]) + ", problem string")
-
-
-_ARROW: Final = {"binary": pa.binary()}
-
-
-def _content(file: Path) -> bytes | None:
-    try:
-        return file.read_bytes()
-    except OSError:
-        return None
+    listed = spread_of(session, list(sha256_of.items()), "path string, sha256 string", tasks_a_core=4)
+    return listed.mapInArrow(found, from_arrow_schema(schema))
 
 
 def _among(rows: pa.Table, asked: Path) -> pa.Table:

@@ -178,14 +178,12 @@ def _type() -> Column:
 
 def _found() -> Column:
     found, expected, other = F.col("found"), F.col("expected"), F.col("other")
-    at = F.concat(F.lit("position "), found["position"].cast("string"))
-    second = F.concat(
-        F.lit("committed, and it consumes "),
+    at = F.format_string("position %s", found["position"])
+    second = F.format_string(
+        "committed, and it consumes %s as %s does, committed at position %s",
         render_state(other["state"]),
-        F.lit(" as "),
         render_hex(other["id"]),
-        F.lit(" does, committed at position "),
-        other["position"].cast("string"),
+        other["position"],
     )
     return (
         F.when(found.isNull(), F.when(_elsewhere(), render_hex(F.col("standing"))).otherwise(F.lit("no decision")))
@@ -194,7 +192,7 @@ def _found() -> Column:
         .when(found["outcome"] != expected["outcome"], render_outcome("found"))
         .when(found["conflicts"] != expected["conflicts"], render_conflicts("found"))
         .when(found["position"] != expected["position"], at)
-        .otherwise(F.concat(F.lit("log time "), found["log_time_ms"].cast("string")))
+        .otherwise(F.format_string("log time %s", found["log_time_ms"]))
     )
 
 
@@ -205,8 +203,8 @@ def _expected() -> Column:
         .when(_alone(), F.when(F.col("twice"), F.lit("each decision once")).otherwise(F.lit("no such decision up to there")))
         .when(found["outcome"] != expected["outcome"], render_outcome("expected"))
         .when(found["conflicts"] != expected["conflicts"], render_conflicts("expected"))
-        .when(found["position"] != expected["position"], F.concat(F.lit("position "), expected["position"].cast("string")))
-        .otherwise(F.concat(F.lit("log time "), expected["log_time_ms"].cast("string")))
+        .when(found["position"] != expected["position"], F.format_string("position %s", expected["position"]))
+        .otherwise(F.format_string("log time %s", expected["log_time_ms"]))
     )
 
 

@@ -31,7 +31,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_join.engine.columns import frame_of
+from spark_join.engine.columns import frame_of, spread_of
 from spark_join.engine.files import read_files
 from spark_join.errors import CouldNotVerify
 from spark_join.log import LogFrames, TopicPartition, records_since
@@ -205,8 +205,7 @@ def _refuse_other_files(session: SparkSession, archive: Path, files: list[Archiv
             yield pa.RecordBatch.from_arrays([batch.column("path"), pa.array(problems, pa.string())], names=["path", "problem"])
 
     rows = [(file.path, file.sha256, file.records, file.offset_first, file.offset_end) for file in files]
-    listed = frame_of(session, rows, "path string, sha256 string, records bigint, offset_first bigint, offset_end bigint")
-    spread = listed.repartition(max(1, min(len(files), 2 * session.sparkContext.defaultParallelism)))
-    wrong = spread.mapInArrow(held, "path string, problem string").where(F.col("problem").isNotNull())
+    listed = spread_of(session, rows, "path string, sha256 string, records bigint, offset_first bigint, offset_end bigint")
+    wrong = listed.mapInArrow(held, "path string, problem string").where(F.col("problem").isNotNull())
     if first := wrong.orderBy("path").head():
         raise CouldNotVerify(first.problem)

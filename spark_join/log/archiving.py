@@ -31,8 +31,8 @@ from spark_join.log.files import (
     digests,
     fault_of_file,
     has_copies,
+    write_file,
     write_files,
-    write_nothing,
 )
 from spark_join.log.kafka import Admin, Kafka, OffsetRange, read_log_offsets
 from spark_join.log.reading import read_records
@@ -84,11 +84,13 @@ def archive(
         left = offsets_in(wanted)
         if left and not ranges:
             on_stage("genesis record")
-            _refuse_no_genesis(session, kafka, log_offsets[ORDERING])
+            ordering = log_offsets[ORDERING]
+            is_empty = ordering.offset_first == ordering.offset_end
+            refuse_no_genesis(None if is_empty else read_records(session, kafka, {ORDERING: OffsetRange(0, 1)}))
         parts = slices(wanted, range_records_max, lambda offset: _payload_ends(session, kafka, admin, offset, wanted))
         for number, part in enumerate(parts, len(ranges) + 1):
             left -= offsets_in(part)
-            listed = _write_range(session, kafka, folder, number, Range(ARCHIVE_VERSION, len(log_offsets) - 1, []), part, on_stage)
+            listed = _write_range(session, kafka, folder, number, len(log_offsets) - 1, part, on_stage)
             files += listed
             _tidy(folder, f"{number:08}-*", files, number)
             gaps = {f"{file.topic} {file.partition}": file.offset_end - file.offset_first - file.records for file in listed}
@@ -132,13 +134,6 @@ def _refuse_fewer_partitions(folder: Path, ranges: list[Range], kafka: Kafka, pa
             f"{folder} is of a log with {ranges[-1].payload_partitions} payload partitions, and {kafka.payload} has {payload_partitions}:"
             " it is another log"
         )
-
-
-def _refuse_no_genesis(session: SparkSession, kafka: Kafka, log_offsets: OffsetRange) -> None:
-    """Raise `CouldNotVerify` if the ordering topic does not begin with a genesis record."""
-    there = {ORDERING: OffsetRange(0, 1)} if log_offsets.offset_first < log_offsets.offset_end else {}
-    first = read_records(session, kafka, there).select("value").head() if there else None
-    refuse_no_genesis(None if first is None or first.value is None else bytes(first.value))
 
 
 def _refuse_other_log(
@@ -195,11 +190,11 @@ def _write_range(
     kafka: Kafka,
     folder: Path,
     number: int,
-    empty: Range,
+    payload_partitions: int,
     wanted: Mapping[TopicPartition, OffsetRange],
     on_stage: Callable[[str], None],
 ) -> list[ArchivedFile]:
-    """Write one more range with the records that are `wanted`; return its files. `empty` is that range without files."""
+    """Write one more range with the records that are `wanted`; return its files."""
     ranges = folder / "ranges"
     ranges.mkdir(parents=True, exist_ok=True)
     # This file name is unique, on any machine: the names of all files that this run writes begin with it.
@@ -212,7 +207,7 @@ def _write_range(
             written = write_files(read_records(session, kafka, wanted), folder, temporary.stem)
             # A partition may have offsets without any record. Deleted records are another case: reading them fails.
             written |= {
-                topic_partition: write_nothing(folder, temporary.stem, topic_partition)
+                topic_partition: write_file(folder, temporary.stem, topic_partition, [])
                 for topic_partition in wanted
                 if topic_partition not in written
             }
@@ -221,7 +216,7 @@ def _write_range(
             ]
             on_stage(f"range {number}")
             _refuse_unseen(folder, listed)
-            made = msgspec.json.encode(msgspec.structs.replace(empty, files=listed))
+            made = msgspec.json.encode(Range(ARCHIVE_VERSION, payload_partitions, listed))
             file.write(msgspec.json.format(made, indent=1) + b"\n")
             sync_file(file)
         # A crash before this leaves files that no range lists; after it, the complete range.

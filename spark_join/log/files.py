@@ -23,7 +23,9 @@ from spark_join.engine.files import sync_file, sync_folder
 from spark_join.errors import CouldNotVerify
 from spark_join.log import TopicPartition
 
-RECORD: Final = ("offset", "append_time_ms", "key", "value")
+SCHEMA: Final = pa.schema([("offset", pa.int64()), ("append_time_ms", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
+"""The columns of an archived record."""
+RECORD: Final = tuple(SCHEMA.names)
 UNFINISHED: Final = ".new"
 """The end of the name of a file while it is written: only such files are removed without a look at their records."""
 _NONE: Final = -1
@@ -38,7 +40,6 @@ _FOUND = pa.schema(
         ("digest", pa.binary()),
     ]
 )
-_SCHEMA: Final = pa.schema([("offset", pa.int64()), ("append_time_ms", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
 _WRITTEN: Final = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("written", pa.binary()), ("problem", pa.string())])
 
 
@@ -117,14 +118,14 @@ def write_files(records: DataFrame, folder: Path, run: str) -> dict[TopicPartiti
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         some = (batch for batch in batches if batch.num_rows)
-        for first in some:  # runs once, or never in a task without records: `_write` consumes the rest
+        for first in some:  # runs once, or never in a task without records: `write_file` consumes the rest
             topic_partition = first.column("topic")[0].as_py(), first.column("partition")[0].as_py()
             written, problem = b"", None
             context = TaskContext.get()
             try:
                 # A second attempt of a task writes another file.
                 written = msgspec.json.encode(
-                    _write(folder, f"{run}-{context.taskAttemptId() if context else 0}", topic_partition, chain([first], some))
+                    write_file(folder, f"{run}-{context.taskAttemptId() if context else 0}", topic_partition, chain([first], some))
                 )
             except (OSError, CouldNotVerify) as raised:
                 problem = str(raised)
@@ -139,11 +140,6 @@ def write_files(records: DataFrame, folder: Path, run: str) -> dict[TopicPartiti
     return found
 
 
-def write_nothing(folder: Path, run: str, topic_partition: TopicPartition) -> Written:
-    """Write a file without records, for a range of offsets that hold none."""
-    return _write(folder, run, topic_partition, [])
-
-
 def fault_of_file(folder: Path, path: str, sha256: str, records: int, offset_first: int, offset_end: int) -> str | None:
     """Returns a sentence about a file that differs from its range in bytes, columns or records; None if it does not."""
     file = folder / path
@@ -156,7 +152,7 @@ def fault_of_file(folder: Path, path: str, sha256: str, records: int, offset_fir
         return f"{file}: its range lists SHA-256 {sha256}, the file has {found}"
     try:
         with pq.ParquetFile(file) as parquet:
-            if parquet.schema_arrow != _SCHEMA:
+            if parquet.schema_arrow != SCHEMA:
                 return f"{file} has other columns than an archive's: {', '.join(parquet.schema_arrow.names)}"
             number, last, rising = 0, offset_first - 1, True
             for batch in parquet.iter_batches(columns=["offset"]):
@@ -193,7 +189,8 @@ def has_copies(file: Path, copies: Iterable[tuple[Path, int, int]]) -> bool:
     return found == digester.digest()
 
 
-def _write(folder: Path, name: str, topic_partition: TopicPartition, batches: Iterable[pa.RecordBatch]) -> Written:
+def write_file(folder: Path, name: str, topic_partition: TopicPartition, batches: Iterable[pa.RecordBatch]) -> Written:
+    """Write the file of a partition, and read it back. Raises `CouldNotVerify` if it reads back otherwise, and `OSError`."""
     topic, partition = topic_partition
     path = f"{topic}/partition={partition}/{name}.parquet"
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -201,10 +198,10 @@ def _write(folder: Path, name: str, topic_partition: TopicPartition, batches: It
     unfinished = folder / f"{path}{UNFINISHED}"
     with open(unfinished, "xb") as file:
         # No dictionaries, since all keys and values differ. Only statistics of offsets and times: those of values would fill the footer.
-        with pq.ParquetWriter(file, _SCHEMA, compression="zstd", use_dictionary=False, write_statistics=list(RECORD[:2])) as writer:
+        with pq.ParquetWriter(file, SCHEMA, compression="zstd", use_dictionary=False, write_statistics=list(RECORD[:2])) as writer:
             for batch in batches:
                 read.add(batch)
-                writer.write_batch(batch.select(RECORD).cast(_SCHEMA))
+                writer.write_batch(batch.select(RECORD).cast(SCHEMA))
         sync_file(file)
     unfinished.rename(folder / path)
     for named in (folder / path).parents[:3]:

@@ -22,6 +22,7 @@ from spark_join.errors import CouldNotVerify
 from spark_join.log import TopicPartition
 from spark_join.log.batches import DecodedRecord, decode, offset_after
 from spark_join.log.client import client_settings
+from spark_join.log.files import SCHEMA
 from spark_join.log.kafka import Kafka, OffsetRange
 
 FETCH_BYTES: Final = 4 << 20
@@ -34,16 +35,7 @@ FETCH_WAIT_MS: Final = 500
 READ_S_MAX: Final = 60
 """Deadline of the next records, in seconds, with all attempts at other leaders."""
 _AGAIN_S: Final = 0.2
-_SCHEMA: Final = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("offset", pa.int64()),
-        ("append_time_ms", pa.int64()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("partition", pa.int32()),
-    ]
-)
+_SCHEMA: Final = pa.schema([("topic", pa.string()), *SCHEMA, ("partition", pa.int32())])
 
 
 class TaskOffsets(NamedTuple):
@@ -83,7 +75,7 @@ def read_records(
 def _read(kafka: Kafka, part: TaskOffsets) -> Iterator[pa.RecordBatch]:
     """Yields the records of each fetch. Raises `CouldNotVerify`."""
     topic, partition = part.topic_partition
-    name = kafka.ordering if topic == "ordering" else kafka.payload
+    name = f"{kafka.prefix}.{topic}"
     offset = part.offset_first
     with asyncio.Runner() as runner:
         client = AIOKafkaClient(loop=runner.get_loop(), **client_settings(kafka))
@@ -92,7 +84,7 @@ def _read(kafka: Kafka, part: TaskOffsets) -> Iterator[pa.RecordBatch]:
             while offset < part.offset_end:
                 fetched, offset_next = runner.run(_fetch(client, KafkaPartition(name, partition), offset))
                 for rows in _pieces(decode(fetched, offset, part.offset_end)):
-                    columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), _SCHEMA.types[1:-1], strict=True)]
+                    columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), SCHEMA.types, strict=True)]
                     topics, partitions = pa.array([topic] * len(rows)), pa.array([partition] * len(rows), pa.int32())
                     yield pa.RecordBatch.from_arrays([topics, *columns, partitions], schema=_SCHEMA)
                 offset = offset_next

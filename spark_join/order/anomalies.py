@@ -24,6 +24,7 @@ from pyspark.sql import functions as F
 from spark_join.engine.columns import before, frame_of
 from spark_join.errors import CouldNotVerify
 from spark_join.order.effects import FOREIGN, Carry
+from spark_join.violations import render_hex
 
 
 def missing_offsets(records: DataFrame, payload: DataFrame, edges: DataFrame) -> DataFrame | None:
@@ -111,11 +112,10 @@ def sequence_gaps(entries: DataFrame, missing: DataFrame | None) -> DataFrame:
     if missing is None:
         return _sequence_rows(_passing(numbered))
     is_ordering = F.col("topic") == "ordering"
-    where = F.when(is_ordering, "the ordering topic").otherwise(F.concat(F.lit("payload partition "), F.col("partition").cast("string")))
-    found = F.concat(F.lit("offsets "), F.col("first").cast("string"), F.lit(" to "), F.col("last").cast("string"), F.lit(" of "), where)
+    where = F.when(is_ordering, "the ordering topic").otherwise(F.format_string("payload partition %s", "partition"))
     unsettled = missing.where(~F.col("settled")).select(
         F.when(is_ordering, F.col("first")).alias("offset"),
-        F.concat(found, F.lit(" are not there")).alias("found"),
+        F.format_string("offsets %s to %s of %s are not there", "first", "last", where).alias("found"),
         F.lit("a record at each offset").alias("expected"),
     )
     return unsettled.union(_sequence_rows(_unexcused(numbered, missing.where(is_ordering))))
@@ -142,14 +142,8 @@ def _passing(numbered: DataFrame) -> DataFrame:
 
 
 def _sequence_rows(passing: DataFrame) -> DataFrame:
-    found = F.concat(
-        F.lit("batch "),
-        F.col("sequence").cast("string"),
-        F.lit(" of incarnation "),
-        F.col("incarnation").cast("string"),
-        F.lit(" counts next"),
-    )
-    expected = F.concat(F.lit("batch "), (F.col("reached") + 1).cast("string"))
+    found = F.format_string("batch %s of incarnation %s counts next", "sequence", "incarnation")
+    expected = F.format_string("batch %s", F.col("reached") + 1)
     return passing.select("offset", found.alias("found"), expected.alias("expected"))
 
 
@@ -173,15 +167,15 @@ def differences(records: DataFrame, carry: Carry) -> DataFrame:
     )
     incarnation = F.concat(F.lit("incarnation "), F.conv(F.hex("foreign_writer"), 16, 10))
     who = F.coalesce(incarnation, F.lit("the owner"))
-    number = F.when(F.col("records") == 1, F.lit(" wrote it")).otherwise(
-        F.concat(F.lit(" wrote "), F.col("records"), F.lit(" such records, the last at offset "), F.col("offset_last"))
+    number = F.when(F.col("records") == 1, "wrote it").otherwise(
+        F.format_string("wrote %s such records, the last at offset %s", "records", "offset_last")
     )
-    view = F.concat(F.lit("a view of "), F.conv(F.hex("first.seen"), 16, 10), F.lit(" records, "), F.lower(F.hex("first.history")))
+    seen, history = F.conv(F.hex("first.seen"), 16, 10), render_hex(F.col("first.history"))
     return of_writers.select(
         F.col("first.offset").alias("offset"),
         "offset_last",
         "records",
-        F.concat(view, F.lit("; "), who, number).alias("found"),
+        F.format_string("a view of %s records, %s; %s %s", seen, history, who, number).alias("found"),
         F.col("first.expected").alias("expected"),
         "settled",
     )

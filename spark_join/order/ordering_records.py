@@ -201,15 +201,16 @@ def _is_complete(fields: Fields, rest: bytes) -> bool:
 
 def identity_at_start(log: LogFrames) -> Identity:
     """Returns the identity that the first ordering record defines. Raises `CouldNotVerify` if that is no genesis record."""
-    row = log.at({ORDERING: 0}).select("value").head() if log.log_end_offsets[ORDERING] else None
-    return refuse_no_genesis(None if row is None or row.value is None else bytes(row.value))
+    return refuse_no_genesis(log.at({ORDERING: 0}) if log.log_end_offsets[ORDERING] else None)
 
 
-def refuse_no_genesis(value: bytes | None) -> Identity:
-    """Returns the identity that a first record with this value defines; `value` is None if there is no record.
+def refuse_no_genesis(first: DataFrame | None) -> Identity:
+    """Returns the identity that the record at offset 0 of the ordering topic defines; `first` has that record, None in an empty topic.
 
     Raises `CouldNotVerify` if it is no genesis record.
     """
+    row = None if first is None else first.select("value").head()
+    value = None if row is None or row.value is None else bytes(row.value)
     fields = read(value)
     found = identity_of(value, fields) if value is not None and fields["kind"] == "genesis" else None
     if found is None:

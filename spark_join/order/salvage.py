@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_join.constants import CONFLICT_BYTES, HASH_BYTES, LEAF_PREFIX, LOST_PREFIX, OUTCOMES, SIGNATURE_BYTES, STATE_BYTES
 from spark_join.engine.columns import frame_of
@@ -29,10 +30,19 @@ _COUNT = Struct(">I")
 _LEAF = Struct(">19sQ32sqBI32s")
 DECISION, HASH, LOST = "decisions", "hashes", "lost"
 """The three forms of an item."""
-_CONFLICT = "struct<state: binary, kind: int, consumed_by: binary>"
-_ITEM = (
-    "done bigint, ordinal bigint, form string, hash binary, id binary, log_time_ms bigint, outcome int,"
-    f" conflicts array<{_CONFLICT}>, inputs array<binary>"
+_CONFLICT = pa.struct([("state", pa.binary()), ("kind", pa.int32()), ("consumed_by", pa.binary())])
+_ITEM = pa.schema(
+    [
+        ("done", pa.int64()),
+        ("ordinal", pa.int64()),
+        ("form", pa.string()),
+        ("hash", pa.binary()),
+        ("id", pa.binary()),
+        ("log_time_ms", pa.int64()),
+        ("outcome", pa.int32()),
+        ("conflicts", pa.list_(_CONFLICT)),
+        ("inputs", pa.list_(pa.binary())),
+    ]
 )
 Item = dict[str, Any]
 
@@ -128,24 +138,10 @@ def restored(ordering: DataFrame, records: DataFrame, found: Sequence[Salvage]) 
     steps = records.where(F.col("effect") & (F.col("kind") == "salvage-items")).select("offset")
     in_effect = steps.join(F.broadcast(of), (F.col("offset") > F.col("begin")) & (F.col("offset") < F.col("done")))
     values = ordering.select("offset", "value").join(in_effect, "offset")
-    return values.select("done", "position", "value").mapInArrow(_decoded, _ITEM)
+    return values.select("done", "position", "value").mapInArrow(_decoded, from_arrow_schema(_ITEM))
 
 
 def _decoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    conflict = pa.struct([("state", pa.binary()), ("kind", pa.int32()), ("consumed_by", pa.binary())])
-    schema = pa.schema(
-        [
-            ("done", pa.int64()),
-            ("ordinal", pa.int64()),
-            ("form", pa.string()),
-            ("hash", pa.binary()),
-            ("id", pa.binary()),
-            ("log_time_ms", pa.int64()),
-            ("outcome", pa.int32()),
-            ("conflicts", pa.list_(conflict)),
-            ("inputs", pa.list_(pa.binary())),
-        ]
-    )
     for batch in batches:
         for row in batch.to_pylist():
             rest = row["value"][_STEP_BYTES:-SIGNATURE_BYTES]
@@ -153,7 +149,7 @@ def _decoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             items = ({"done": row["done"], "ordinal": ordinal + at, **item} for at, item in enumerate(read_items(rest)))
             # A record may have a million items of one byte each. Decoded they need 400 times as much memory.
             while some := list(islice(items, _ITEMS_AT_ONCE)):
-                yield pa.RecordBatch.from_pylist(some, schema)
+                yield pa.RecordBatch.from_pylist(some, _ITEM)
 
 
 def placed(items: DataFrame, starts: dict[int, int]) -> DataFrame:
@@ -188,14 +184,17 @@ def wrong_items(items: DataFrame, requests: DataFrame, consumed: Sequence[DataFr
     others = reduce(DataFrame.union, [mine.select("state", "consumed_by"), *consumed]).withColumnRenamed("consumed_by", "other")
     met = mine.join(others, "state").where(F.col("consumed_by") != F.col("other"))
     spent = met.groupBy("position", "offset", "state", "consumed_by").agg(F.min("other").alias("other"))
-    by = F.lit(" consumed by ")
+
+    def consumed_by(name: str) -> Column:
+        return F.format_string("%s consumed by %s", render_state(F.col("state")), render_hex(F.col(name)))
+
     twice = violations(
         spent,
         F.lit("salvage-mismatch"),
         position=F.col("position"),
         offset=F.col("offset"),
-        found=F.concat(render_state(F.col("state")), by, render_hex(F.col("consumed_by"))),
-        expected=F.concat(render_state(F.col("state")), by, render_hex(F.col("other"))),
+        found=consumed_by("consumed_by"),
+        expected=consumed_by("other"),
     )
     known = items.where(F.col("id").isNotNull()).select("id", "position", "offset")
     all_of_them = known.select("id").union(requests.select("id")).union(ids.select("id"))
@@ -205,7 +204,7 @@ def wrong_items(items: DataFrame, requests: DataFrame, consumed: Sequence[DataFr
         F.lit("salvage-mismatch"),
         position=F.col("position"),
         offset=F.col("offset"),
-        id_=F.lower(F.hex("id")),
+        id_=render_hex(F.col("id")),
         found=F.lit("a transaction that has another position too"),
         expected=F.lit("each transaction once"),
     )

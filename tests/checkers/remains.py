@@ -29,11 +29,10 @@ class Remains:
         """The replay of the log."""
         return replay(self.by_partition)
 
-    def violations(self, *, roots_right: bool = True, views_own: bool = True) -> list[Violation]:
-        """Returns every difference from the data of an honest notary.
+    def violations(self, *, roots_right: bool = True) -> list[Violation]:
+        """Returns every difference from the data of an honest notary. No record was lost, so every view must be the log's own.
 
-        `roots_right`: also check the roots that workers wrote into the log. `views_own`: no record was lost, so check that every view is
-        the log's own.
+        `roots_right`: also check the roots that workers wrote into the log.
         """
         replayed = self.replayed
         found = indexes.all_violations(self.indexes, replayed)
@@ -41,7 +40,7 @@ class Remains:
         found += receipts.violations(self.verifier_keys, self.history.receipts(), replayed.tree)
         if roots_right:
             found += _wrong_roots(replayed)
-        return found + (_foreign_views(replayed) if views_own else [])
+        return found + _foreign_views(replayed)
 
 
 def _wrong_roots(replayed: Replayed) -> list[Violation]:

@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-READ_BYTES: Final = 1 << 16
 ADDRESS_MAX: Final = 200
 """Connections that the worker accepts from one address. All kinds together have fewer than it accepts at all: others get some."""
 ANSWERS: Final = frozenset((100, 200, 202, 400, 401, 403, 404, 405, 413, 415, 429, 503))

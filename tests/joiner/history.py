@@ -172,12 +172,10 @@ class History:
         batch = batch_key(incarnation, sequence)
         return self.put(partition, batch, sign_fill(self.log_id, partition, batch, named, key or self.key))
 
-    def seal(
-        self, incarnation: int, sequence: int, partition: int = 0, key: SigningKey = OWNER, in_force: SigningKey | None = None
-    ) -> Record:
-        """Append a seal for the entry written under that name before; `in_force` is the notary's key that it names."""
+    def seal(self, incarnation: int, sequence: int, key: SigningKey = OWNER, in_force: SigningKey | None = None) -> Record:
+        """Append a seal in payload partition 0, for the entry of that name written before; `in_force` is the notary's key that it names."""
         batch, named = batch_key(incarnation, sequence), self._hashes[incarnation, sequence]
-        return self.put(partition, batch, sign_seal(self.log_id, partition, batch, named, (in_force or self.key).public_key, key))
+        return self.put(0, batch, sign_seal(self.log_id, 0, batch, named, (in_force or self.key).public_key, key))
 
     def cut(self, ends: dict[int, int]) -> None:
         """Lose the end of these topic-partitions."""

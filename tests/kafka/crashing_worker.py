@@ -1,6 +1,6 @@
 """`notary serve` that kills itself (SIGKILL) at a named point: `python -m tests.kafka.crashing_worker POINT NTH serve ...`.
 
-The worker is the real one; only its log and its index are wrapped, at their interfaces. It dies at the NTH batch that this process sends;
+The worker is the real one; only methods of its log, its index and its sender are wrapped. It dies at the NTH batch that this process sends;
 later batches stay in the process. At the points of the log it reads nothing more from then on, so that no client gets an answer.
 
 | point | in the log, in the index |
@@ -18,16 +18,15 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
-import notary.cli.serve as serve
 from joiner import Ready, Sender
 from notary import cli
-from notary.config import Config
 from notary.decision import Decision
 from notary.index import Index
-from ordering.log import ORDERING, Leader, Log, LogOffsets, Reader, Record, Writer
+from ordering.kafka import KafkaReader, KafkaWriter
+from ordering.log import ORDERING, Record
 from ordering.records import Entry, decode
 from ordering.signatures import FILL_BYTES
 
@@ -66,110 +65,35 @@ class Plan:
         return self._entries <= self._nth
 
 
-class CrashingWriter:
-    """A `Writer` that sends as much of the batch as the point requires."""
+def wrap(plan: Plan) -> None:
+    """Wrap methods of Kafka's log, of the index and of the sender according to the plan."""
+    append, poll, apply, resolve = KafkaWriter.append, KafkaReader.poll, Index.apply, Sender.resolve
 
-    def __init__(self, inner: Writer, plan: Plan) -> None:
-        self._inner = inner
-        self._plan = plan
-
-    async def append(self, partition: int, key: bytes | None, value: bytes | None) -> None:
-        """Append, wait for ever, or die."""
-        plan = self._plan
+    async def crashing_append(writer: KafkaWriter, partition: int, key: bytes | None, value: bytes | None) -> None:
+        """Append, wait for ever, or die: send as much of the batch as the point requires."""
         is_entry = partition == ORDERING and isinstance(decode(value), Entry)
         is_payload = partition != ORDERING and value is not None and len(value) != FILL_BYTES
         if (is_entry and not plan.counts_entry()) or (is_payload and not plan.counts_payload()):
             await asyncio.Event().wait()
         if not plan.armed or plan.point not in POINTS_OF_THE_LOG:
-            await self._inner.append(partition, key, value)
+            await append(writer, partition, key, value)
             return
         if plan.point == "before-sends":
             die()
         if (plan.point, is_entry) in (("payload-sent", True), ("entry-sent", False)):
             await asyncio.Event().wait()
-        await self._inner.append(partition, key, value)
+        await append(writer, partition, key, value)
         (plan.entry_durable if is_entry else plan.payload_durable).set()
         if plan.point == "both-sent":
             await asyncio.gather(plan.payload_durable.wait(), plan.entry_durable.wait())
         die()
 
-    async def close(self) -> None:
-        """Close the wrapped writer."""
-        await self._inner.close()
-
-
-class CrashingReader:
-    """A `Reader` that returns nothing more once the fatal batch is in flight."""
-
-    def __init__(self, inner: Reader, plan: Plan) -> None:
-        self._inner = inner
-        self._plan = plan
-
-    async def poll(self, timeout_ms: int) -> list[Record]:
-        """Poll, or wait for ever."""
-        records = await self._inner.poll(timeout_ms)
-        if self._plan.armed and self._plan.point in POINTS_OF_THE_LOG:
+    async def crashing_poll(reader: KafkaReader, timeout_ms: int) -> list[Record]:
+        """Poll, or wait for ever once the fatal batch is in flight."""
+        records = await poll(reader, timeout_ms)
+        if plan.armed and plan.point in POINTS_OF_THE_LOG:
             await asyncio.Event().wait()
         return records
-
-    def offset_next(self, partition: int) -> int:
-        """Returns the wrapped reader's value."""
-        return self._inner.offset_next(partition)
-
-    @property
-    def interruptions(self) -> int:
-        """The wrapped reader's value."""
-        return self._inner.interruptions
-
-    def pause(self, partitions: Collection[int]) -> None:
-        """Pause the wrapped reader."""
-        self._inner.pause(partitions)
-
-    async def close(self) -> None:
-        """Close the wrapped reader."""
-        await self._inner.close()
-
-
-class CrashingLog:
-    """A `Log` whose writers and readers follow the plan."""
-
-    def __init__(self, inner: Log, plan: Plan) -> None:
-        self._inner = inner
-        self._plan = plan
-        self.payload_partitions = inner.payload_partitions
-        self.identity = inner.identity
-
-    async def has_partitions(self, count: int) -> None:
-        """Call the wrapped log."""
-        await self._inner.has_partitions(count)
-
-    async def open_writer(self) -> Writer:
-        """Open a writer that may die."""
-        return CrashingWriter(await self._inner.open_writer(), self._plan)
-
-    async def open_reader(self, offsets_next: Mapping[int, int]) -> Reader:
-        """Open a reader that may stall."""
-        return CrashingReader(await self._inner.open_reader(offsets_next), self._plan)
-
-    async def offsets(self) -> Mapping[int, LogOffsets]:
-        """Returns the wrapped log's values."""
-        return await self._inner.offsets()
-
-    def leaders(self) -> Mapping[int, Leader]:
-        """Returns the wrapped log's values."""
-        return self._inner.leaders()
-
-    async def close(self) -> None:
-        """Close the wrapped log."""
-        await self._inner.close()
-
-
-def wrap(plan: Plan) -> None:
-    """Wrap the log, `Index.apply` and `Sender.resolve` according to the plan."""
-    open_log, apply, resolve = serve.open_log, Index.apply, Sender.resolve  # type: ignore[attr-defined]  # `serve` imports it
-
-    async def open_crashing_log(config: Config) -> Log:
-        return CrashingLog(await open_log(config), plan)
 
     def crashing_apply(index: Index, ready: Ready) -> Sequence[Sequence[Decision]]:
         dying = plan.armed and bool(ready.batches)
@@ -185,7 +109,8 @@ def wrap(plan: Plan) -> None:
         if plan.armed and ready.batches and plan.point == "before-answer":
             die()
 
-    serve.open_log = open_crashing_log  # type: ignore[attr-defined, assignment]
+    KafkaWriter.append = crashing_append  # type: ignore[method-assign, assignment]
+    KafkaReader.poll = crashing_poll  # type: ignore[method-assign, assignment]
     Index.apply = crashing_apply  # type: ignore[method-assign, assignment]
     Sender.resolve = crashing_resolve  # type: ignore[method-assign, assignment]
 

@@ -94,11 +94,7 @@ def varint(number: int) -> bytes:
 async def append(bootstrap: str, topic: str, change: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     """Append one record, in a batch that is changed before it is sent."""
     build = MessageBatch.get_data_buffer
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all")
-    await producer.start()
-    try:
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all") as producer:
         with monkeypatch.context() as patch:
             patch.setattr(MessageBatch, "get_data_buffer", lambda batch: change(bytes(build(batch))))
             await producer.send_and_wait(topic, b"junk", None, 0, headers=[("hh", b"v")])
-    finally:
-        await producer.stop()

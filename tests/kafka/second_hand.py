@@ -36,13 +36,15 @@ class Hand:
         seed = keys.load(config.path(config.key_file)).private_bytes_raw() if stolen_key else os.urandom(32)
         return cls(producer, notary.prefix, log_id, SigningKey(seed))
 
-    async def ordering(self, value: bytes | None, key: bytes | None = None) -> None:
-        """Append this value to the ordering topic."""
-        await self._producer.send_and_wait(self._ordering, value, key=key, partition=0)
+    async def ordering(self, value: bytes | None, key: bytes | None = None) -> int:
+        """Append this value to the ordering topic; returns its offset."""
+        placed = await self._producer.send_and_wait(self._ordering, value, key=key, partition=0)
+        offset: int = placed.offset
+        return offset
 
-    async def record(self, record: OrderingRecord) -> None:
-        """Append this record, signed."""
-        await self.ordering(sign_record(record, self.log_id, self.key))
+    async def record(self, record: OrderingRecord, key: SigningKey | None = None) -> int:
+        """Append this record, signed with `key` or the writer's; returns its offset."""
+        return await self.ordering(sign_record(record, self.log_id, key or self.key))
 
     async def register(self, name: str) -> None:
         """Append a register record."""

@@ -28,7 +28,7 @@ from tests.checkers.indexes import Rows
 from tests.clients.load import until
 from tests.clients.party import spend, state
 from tests.kafka.mirrors import Mirror
-from tests.kafka.workers import Notary, Worker
+from tests.kafka.workers import Notary, Worker, opened
 
 pytestmark = pytest.mark.kafka
 
@@ -50,11 +50,8 @@ def clusters(tmp_path: Path) -> Iterator[list[Cluster]]:
 @pytest.fixture
 async def mirrored(clusters: list[Cluster], kafka_prefix: str, tmp_path: Path) -> AsyncIterator[Notary]:
     """A notary on the first cluster."""
-    made = await asyncio.to_thread(Notary, tmp_path / "notary", clusters[0].bootstrap, kafka_prefix, partitions=PARTITIONS)
-    try:
+    async with opened(tmp_path / "notary", clusters[0].bootstrap, kafka_prefix, PARTITIONS) as made:
         yield made
-    finally:
-        await made.end()
 
 
 @pytest.fixture
@@ -80,28 +77,21 @@ async def _read(bootstrap: str, prefix: str) -> Copied:
     found: Copied = {partition: [] for partition in partitions}
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")
     WithoutHeaders(consumer._client)
-    await consumer.start()
-    try:
+    async with consumer:
         consumer.assign(partitions)
         ends = await consumer.end_offsets(partitions)
         while [each for each in partitions if await consumer.position(each) < ends[each]]:
             for partition, records in (await consumer.getmany(timeout_ms=100)).items():
                 found[partition] += [(each.timestamp, each.key, each.value) for each in records]
-    finally:
-        await consumer.stop()
     return found
 
 
 async def _append(bootstrap: str, records: Copied) -> None:
     """Append these records, as a mirroring process would that is late."""
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", max_request_size=2 * LARGE)
-    await producer.start()
-    try:
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", max_request_size=2 * LARGE) as producer:
         for partition, some in records.items():
             for timestamp, key, value in some:
                 await producer.send_and_wait(partition.topic, value, key, partition.partition, timestamp)
-    finally:
-        await producer.stop()
 
 
 @asynccontextmanager

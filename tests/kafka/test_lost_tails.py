@@ -6,7 +6,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from notary import cli
 from tests.checkers.history import Decided
 from tests.clients.load import until
 from tests.clients.party import spend, state
-from tests.kafka.workers import Notary
+from tests.kafka.workers import Notary, opened
 
 pytestmark = pytest.mark.kafka
 
@@ -32,11 +32,8 @@ def broker(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 async def notary(broker: Cluster, kafka_prefix: str, tmp_path: Path) -> AsyncIterator[Notary]:
-    made = await asyncio.to_thread(Notary, tmp_path / "notary", broker.bootstrap, kafka_prefix, partitions=2)
-    try:
+    async with opened(tmp_path / "notary", broker.bootstrap, kafka_prefix, 2) as made:
         yield made
-    finally:
-        await made.end()
 
 
 def _data(broker: Cluster) -> Path:
@@ -60,10 +57,8 @@ def _put_back(broker: Cluster, copy: Path, partitions: str = "") -> None:
     broker.up()
 
 
-async def _spend(notary: Notary, url: str, *labels: str, content: str = "") -> list[Mapping[str, object]]:
-    return [
-        (await notary.client.decide([url], notary.party.submission(spend(state(label), content=content or label))))[0] for label in labels
-    ]
+async def _spend(notary: Notary, url: str, *labels: str) -> list[Decided]:
+    return [(await notary.client.decide([url], notary.party.submission(spend(state(label), content=label))))[0] for label in labels]
 
 
 async def test_a_cut_log_behind_a_paused_worker(notary: Notary, broker: Cluster, tmp_path: Path) -> None:
@@ -149,14 +144,11 @@ async def test_an_index_restores_what_was_lost(
         report: dict[str, Any] = json.loads(printed.out)
         return report
 
-    async def spent(url: str, *labels: str) -> list[Decided]:
-        return [(await notary.client.decide([url], notary.party.submission(spend(state(label), content=label))))[0] for label in labels]
-
     first = await notary.start("a", index="index-a").ready()
-    await spent(first.url, "before 1", "before 2")
+    await _spend(notary, first.url, "before 1", "before 2")
     await asyncio.to_thread(_copy_disk, broker, tmp_path / "copy")
     await notary.until_ready(first)
-    decided = await spent(first.url, "coin", "lost 2", "lost 3")
+    decided = await _spend(notary, first.url, "coin", "lost 2", "lost 3")
     await first.stop()
     await asyncio.to_thread(_put_back, broker, tmp_path / "copy", f"{kafka_prefix}{lost}")
 
@@ -166,7 +158,7 @@ async def test_an_index_restores_what_was_lost(
     assert (done["lost"], done["no_consistency_proof"]) == ([], [])
 
     second = await notary.start("b", index="index-b").ready()
-    assert await spent(second.url, "coin", "lost 2", "lost 3") == decided
+    assert await _spend(notary, second.url, "coin", "lost 2", "lost 3") == decided
     assert await notary.same_height(second) == 5
     # The same state in another transaction: the log knows again that it is consumed.
     again = (await notary.client.decide([second.url], notary.party.submission(spend(state("coin"), content="again"))))[0]

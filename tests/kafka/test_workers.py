@@ -6,8 +6,6 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -28,15 +26,9 @@ from tests.kafka.workers import Notary
 pytestmark = pytest.mark.kafka
 
 
-@asynccontextmanager
-async def producer(notary: Notary) -> AsyncIterator[AIOKafkaProducer]:
-    """A producer that can write to the topics and is no worker."""
-    made = AIOKafkaProducer(bootstrap_servers=notary.bootstrap, acks="all", max_request_size=4 << 20)
-    await made.start()
-    try:
-        yield made
-    finally:
-        await made.stop()
+def producer(notary: Notary) -> AIOKafkaProducer:
+    """Returns a producer, started by `async with`, that can write to the topics and is no worker."""
+    return AIOKafkaProducer(bootstrap_servers=notary.bootstrap, acks="all", max_request_size=4 << 20)
 
 
 async def test_a_worker_without_its_index_replays_to_the_same_rows(notary: Notary) -> None:

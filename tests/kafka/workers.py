@@ -5,7 +5,8 @@ import signal
 import socket
 import ssl
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -203,6 +204,16 @@ class Notary:
         assert forged or not left.replayed.passing()
         assert {indexes.height(rows) for rows in left.indexes.values()} == {height}
         return list(left.replayed.decisions[:height])
+
+
+@asynccontextmanager
+async def opened(directory: Path, bootstrap: str = "", prefix: str = "", partitions: int = 4) -> AsyncIterator[Notary]:
+    """A new notary, whose processes are ended with the block."""
+    notary = await asyncio.to_thread(Notary, directory, bootstrap, prefix, partitions)
+    try:
+        yield notary
+    finally:
+        await notary.end()
 
 
 async def connect_from(

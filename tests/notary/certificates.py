@@ -56,9 +56,9 @@ class Authority:
         file.write_bytes(self.pem)
         return file
 
-    def server(self, name: str = "notary", *, since: datetime.timedelta = -DAY, until: datetime.timedelta = 30 * DAY) -> Pair:
+    def server(self, *, since: datetime.timedelta = -DAY, until: datetime.timedelta = 30 * DAY) -> Pair:
         """Returns the certificate of a worker on loopback, valid between these times from now."""
-        return self._issue(name, ExtendedKeyUsageOID.SERVER_AUTH, since, until)
+        return self._issue("notary", ExtendedKeyUsageOID.SERVER_AUTH, since, until)
 
     def client(
         self, name: str = "bank", *, since: datetime.timedelta = -DAY, until: datetime.timedelta = 30 * DAY, key: PrivateKey | None = None

@@ -1,15 +1,13 @@
 """Fixtures: brokers that rehearsals may harm, a Spark session for all of them, and the drill of one rehearsal."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
-from pyspark.sql import SparkSession
 
 from deploy.local import Cluster
-from spark_join import commands
 from spark_join.engine.session import open_session
 from spark_join.log.kafka import jar_settings
 from tests.chaos.flags import Timeline
@@ -17,7 +15,7 @@ from tests.kafka.workers import Notary
 from tests.rehearsals.drill import Drill, Measured, Verifier
 from tests.rehearsals.registry import REHEARSALS, Rehearsal
 from tests.rehearsals.runbook import RUNBOOK, pages
-from tests.spark.conftest import SMALL
+from tests.spark.conftest import SMALL, run_in
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -49,14 +47,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def verifier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verifier]:
     """The independent verifier, in one Spark session: its start takes half a minute."""
     session = open_session(tmp_path_factory.mktemp("spark"), master="local[2]", memory="1g", settings=SMALL | jar_settings())
-
-    def run(words: Sequence[str]) -> int:
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(commands, "open_session", lambda *_, **__: session)
-            patched.setattr(SparkSession, "stop", lambda _: None)
-            return commands.main(words)
-
-    yield run
+    yield lambda words: run_in(session, *words)
     session.stop()
 
 

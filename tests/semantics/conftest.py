@@ -1,13 +1,12 @@
 """Fixtures: a notary on each kind of log, because clients may rely on the same promises on both."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from deploy.local import Cluster
-from tests.kafka.workers import Notary, Worker
+from tests.kafka.workers import Notary, Worker, opened
 
 
 @pytest.fixture(params=["embedded", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.nightly])])
@@ -17,11 +16,8 @@ async def notary(request: pytest.FixtureRequest, kafka_prefix: str, tmp_path: Pa
     if request.param == "kafka":
         cluster: Cluster = request.getfixturevalue("kafka_cluster")
         bootstrap = cluster.bootstrap
-    made = await asyncio.to_thread(Notary, tmp_path / "notary", bootstrap, kafka_prefix)
-    try:
+    async with opened(tmp_path / "notary", bootstrap, kafka_prefix) as made:
         yield made
-    finally:
-        await made.end()
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from tests.checkers.remains import Remains
 from tests.checkers.violation import Kind
 from tests.clients.load import Load
 from tests.kafka.reading_back import read_rows
-from tests.kafka.workers import Notary, Worker
+from tests.kafka.workers import Notary, Worker, opened
 
 pytestmark = pytest.mark.seconds
 
@@ -42,15 +42,12 @@ class Left:
 
 async def short_life(directory: Path, alter: Callable[[Notary], None] = lambda notary: None) -> tuple[Notary, Worker]:
     """Run a load, then the check; `alter` may change the data in between."""
-    notary = await asyncio.to_thread(Notary, directory)
-    try:
+    async with opened(directory) as notary:
         worker = await notary.start("a", worker_checkpoint_interval_ms=200).ready()
         async with Load(notary.client, notary.party, [worker.url], seed=1) as load:
             await load.until(150)
         alter(notary)
         await notary.check(worker)
-    finally:
-        await notary.end()
     return notary, worker
 
 

@@ -1,27 +1,15 @@
 """Tests that two workers on one log act as one notary (R6, R7)."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
-from deploy.local import Cluster
 from tests.clients.load import Load
 from tests.clients.party import spend, state
 from tests.kafka.workers import Notary
 
-pytestmark = pytest.mark.kafka
-
-
-@pytest.fixture
-async def notary(kafka_cluster: Cluster, kafka_prefix: str, tmp_path: Path) -> AsyncIterator[Notary]:
-    """A notary on brokers, because an embedded log has one worker."""
-    made = await asyncio.to_thread(Notary, tmp_path / "notary", kafka_cluster.bootstrap, kafka_prefix)
-    try:
-        yield made
-    finally:
-        await made.end()
+# An embedded log has one worker.
+pytestmark = [pytest.mark.kafka, pytest.mark.parametrize("notary", ["kafka"], indirect=True)]
 
 
 async def test_retry_at_the_other(notary: Notary) -> None:

@@ -1,8 +1,6 @@
 """One small broker that listens without encryption and over TLS, and topics of logs that no worker has written."""
 
 import asyncio
-import datetime
-import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,15 +9,12 @@ from pathlib import Path
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.structs import TopicPartition
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from deploy.local import Cluster
 from deploy.local.ports import free_ports
 from deploy.local.state import write_state
 from ordering.topics import add_partitions, create_topics, topic_names
+from tests.notary.certificates import Authority
 
 
 class Broker:
@@ -76,7 +71,9 @@ class Broker:
 @contextmanager
 def one_broker(folder: Path) -> Iterator[Broker]:
     """A cluster of one broker, for the duration of the with block."""
-    authority, key = _certificates(folder)
+    authority = Authority()
+    pair, key = authority.server(), folder / "broker.pem"
+    key.write_bytes(pair.key + pair.certificate)
     cluster = Cluster.create(folder / "cluster", 1)
     (port,) = free_ports(1)
     state = cluster.state
@@ -90,26 +87,8 @@ def one_broker(folder: Path) -> Iterator[Broker]:
     }
     write_state(cluster.directory, replace(state, settings=replace(state.settings, overrides=overrides)))
     config = folder / "client.properties"
-    config.write_text(f"security.protocol=SSL\nssl.truststore.type = PEM\nssl.truststore.location={authority}\n")
+    config.write_text(
+        f"security.protocol=SSL\nssl.truststore.type = PEM\nssl.truststore.location={authority.put(folder / 'authority.pem')}\n"
+    )
     with cluster:
         yield Broker(cluster, f"127.0.0.1:{port}", config)
-
-
-def _certificates(folder: Path) -> tuple[Path, Path]:
-    """Returns a self-signed certificate for loopback, and a file with the certificate and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    public = certificate.public_bytes(serialization.Encoding.PEM)
-    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    (folder / "authority.pem").write_bytes(public)
-    (folder / "broker.pem").write_bytes(private + public)
-    return folder / "authority.pem", folder / "broker.pem"

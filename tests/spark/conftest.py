@@ -1,6 +1,7 @@
 """Fixtures: one Spark session and one broker for all tests of this folder, because each takes seconds to start."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,15 @@ from pyspark.sql import SparkSession
 from spark_join import commands
 from spark_join.engine import stages
 from spark_join.engine.session import open_session
+from spark_join.engine.stages import Stages
+from spark_join.exports import read_exports
+from spark_join.log.archive import read_archive
 from spark_join.log.kafka import jar_settings
+from spark_join.order.payloads import Keys
+from spark_join.state import start
+from spark_join.verify import Verified, verify
+from tests.checkers.replay import RecordsByPartition
+from tests.spark.archived import archive
 from tests.spark.broker import Broker, one_broker
 
 # Spark starts the process `chmod` for each file that it writes, and for its checksum's. Here it does so without another process in between,
@@ -70,20 +79,34 @@ def _large_at_night(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("as_large")
 
 
+def run_in(session: SparkSession, *words: object) -> int:
+    """Runs a `spark_join` command line in that session, which stays open; returns the exit code."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(commands, "open_session", lambda *_, **__: session)
+        patched.setattr(SparkSession, "stop", lambda _: None)
+        return commands.main([str(word) for word in words])
+
+
+def verify_log(
+    spark: SparkSession,
+    folder: Path,
+    by_partition: RecordsByPartition,
+    keys: Keys,
+    exports: Sequence[Path],
+) -> Verified:
+    """Verify a complete log, from an archive in `folder`, and compare it with these exports."""
+    log = read_archive(spark, archive(by_partition, folder / "archive"))
+    compared = read_exports(spark, exports) if exports else None
+    return verify(spark, log, start(spark), keys, Stages(spark, folder / "stages"), compared)
+
+
 @pytest.fixture
-def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+def command(spark: SparkSession) -> Callable[..., int]:
     """Returns a function that runs a `spark_join` command line in the shared session and returns its exit code.
 
     A process and a session of its own take half a minute of a core: `test_commands.py` has the tests that need them.
     """
-
-    def run(*words: object) -> int:
-        with monkeypatch.context() as patched:
-            patched.setattr(commands, "open_session", lambda *_, **__: spark)
-            patched.setattr(SparkSession, "stop", lambda _: None)
-            return commands.main([str(word) for word in words])
-
-    return run
+    return partial(run_in, spark)
 
 
 @pytest.fixture(scope="session")

@@ -30,18 +30,19 @@ _SCHEMAS = {
 }
 
 
-def exported(index: Path, to: Path, before: Callable[[], object] = lambda: None) -> Path:
-    """Export that index after it has read the complete log; returns the export."""
-    before()
+def exported(index: Path, to: Path) -> Path:
+    """Export that index; returns the export."""
     assert cli.main(["export", "--index", str(index), "--out", str(to)]) == 0
     return to
 
 
+def octets(state: str) -> bytes:
+    """Returns a state reference as an index has it."""
+    return bytes.fromhex(state[:64]) + int(state[65:]).to_bytes(4, "big")
+
+
 def export_of(replayed: Replayed, to: Path, ordering_next: int) -> Path:
     """Write the export of an index with the replay's decisions that has read the ordering topic up to `ordering_next`; returns it."""
-
-    def octets(state: str) -> bytes:
-        return bytes.fromhex(state[:64]) + int(state[65:]).to_bytes(4, "big")
 
     def conflict(met: dict[str, str]) -> dict[str, Any]:
         kind = ("input", "reference").index(met["kind"])

@@ -21,8 +21,8 @@ _WAIT_S = 120
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, workers: int = 2) -> Iterator[str]:
-    """Yields the master's URL for the duration of the with block. Each worker has one core; logs and executors' files are in `folder`."""
+def cluster(folder: Path) -> Iterator[str]:
+    """Yields the URL of a master with two workers, which have one core each. Logs and executors' files are in `folder`."""
     environment = {
         **os.environ,
         "SPARK_HOME": str(HOME),
@@ -45,7 +45,7 @@ def cluster(folder: Path, workers: int = 2) -> Iterator[str]:
 
         (master,) = _said(start("master", f"{_CLASS}.master.Master", *_PORTS), r"Starting Spark master at (spark://\S+)")
         shape = ["--cores", "1", "--memory", MEMORY, "--work-dir", str(folder / "executors")]
-        logs = [start(f"worker-{number}", f"{_CLASS}.worker.Worker", *_PORTS, *shape, master) for number in range(workers)]
+        logs = [start(f"worker-{number}", f"{_CLASS}.worker.Worker", *_PORTS, *shape, master) for number in (0, 1)]
         for log in logs:
             _said(log, r"Successfully registered with master (\S+)")
         yield master

@@ -198,12 +198,6 @@ def test_archive_that_somebody_rewrote(spark: SparkSession, tmp_path: Path) -> N
     assert {offset for type_, offset in found if type_ == "foreign-view"} <= set(range(entries[1] + 1, entries[3] + 1))
 
 
-def test_a_folder_without_an_archive_is_reported(spark: SparkSession, tmp_path: Path) -> None:
-    """A folder without an archive is reported as such."""
-    with pytest.raises(CouldNotVerify, match=r"is no archive: there is no ranges/00000001\.json"):
-        read_archive(spark, tmp_path)
-
-
 def _log() -> SignedLog:
     log = SignedLog(2)
     log.register("w1")

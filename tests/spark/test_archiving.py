@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from spark_join.arguments import RANGE_RECORDS_MAX
 from spark_join.engine.session import cause
+from spark_join.engine.stages import OnStage
 from spark_join.errors import CouldNotVerify
 from spark_join.log.archive import ArchivedFile, read_archive, unlisted
 from spark_join.log.archiving import Archived, _last_record, archive
@@ -30,19 +31,18 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
 
 GENESIS = SignedLog(1).by_partition[-1][0].value or b""
 VALUES = {-1: [GENESIS, b"o2"], 0: [b"p1", b"p2", b"p3"]}
-Result = Callable[[str], None]
 
 
-def _untold(stage: str) -> None:
+def _ignore(stage: str) -> None:
     pass
 
 
-def _at(stage: str, act: Callable[[], object]) -> Result:
-    def returned(began: str) -> None:
-        if began == stage:
+def _at(stage: str, act: Callable[[], object]) -> OnStage:
+    def begun(name: str) -> None:
+        if name == stage:
             act()
 
-    return returned
+    return begun
 
 
 def _interrupt() -> None:
@@ -68,15 +68,15 @@ def _there(spark: SparkSession, kafka: Kafka) -> dict[tuple[str, int], Digest]:
 
 
 def _archived(
-    spark: SparkSession, kafka: Kafka, folder: Path, returned: Result = _untold, range_records_max: int = RANGE_RECORDS_MAX
+    spark: SparkSession, kafka: Kafka, folder: Path, on_stage: OnStage = _ignore, range_records_max: int = RANGE_RECORDS_MAX
 ) -> list[Archived]:
-    return list(archive(spark, kafka, folder, returned, range_records_max))
+    return list(archive(spark, kafka, folder, on_stage, range_records_max))
 
 
 def _restored(
-    spark: SparkSession, kafka: Kafka, folder: Path, returned: Result = _untold, warned: Callable[[str], None] = _untold, **how: bool
+    spark: SparkSession, kafka: Kafka, folder: Path, on_stage: OnStage = _ignore, on_warning: Callable[[str], None] = _ignore, **how: bool
 ) -> Restored:
-    return restore(spark, kafka, folder, returned, warned, **how)
+    return restore(spark, kafka, folder, on_stage, on_warning, **how)
 
 
 def _names(folder: Path) -> set[str]:
@@ -159,7 +159,7 @@ def test_ranges_are_of_one_time(spark: SparkSession, kafka: Kafka, kafka_broker:
     now_ms = int(time.time() * 1_000)
     kafka_broker.append(kafka.prefix, {0: [b"p4"]}, at_ms=now_ms - 600_000)
     kafka_broker.append(kafka.prefix, {0: [b"p5", b"p6", b"p7"], -1: [b"o3", b"o4"]}, at_ms=now_ms + 600_000)
-    ranges = archive(spark, kafka, tmp_path, _untold, 6)
+    ranges = archive(spark, kafka, tmp_path, _ignore, 6)
     assert next(ranges) == Archived(1, 5, {}, 6)
     assert read_archive(spark, tmp_path).log_end_offsets == {("ordering", 0): 1, ("payload", 0): 4}
     assert list(ranges) == [Archived(2, 1, {}, 5), Archived(3, 1, {}, 4), Archived(4, 4, {}, 0)]
@@ -330,7 +330,7 @@ def test_restore_of_an_archive_without_its_end(spark: SparkSession, kafka: Kafka
         _restored(spark, copy, tmp_path)
     with Admin(spark, copy) as admin:
         assert admin.partitions(copy.ordering) is None
-    restored = _restored(spark, copy, tmp_path, _untold, warnings.append, without_unlisted=True)
+    restored = _restored(spark, copy, tmp_path, _ignore, warnings.append, without_unlisted=True)
     assert restored.records["ordering"] < len(VALUES[-1])
     assert re.match(found, warnings[0])
 

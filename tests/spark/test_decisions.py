@@ -3,6 +3,7 @@
 import tempfile
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -23,6 +24,7 @@ from spark_join.engine.stages import Stages
 from spark_join.state import start
 from tests.checkers.precedence import expected_reason, hashed
 from tests.checkers.records import OUTCOMES
+from tests.spark.test_verify import decisions_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("as_large"), pytest.mark.timeout(900)]
 
@@ -76,25 +78,11 @@ def _frame(spark: SparkSession, requests: list[Request], first: int) -> DataFram
 
 def _decided(
     spark: SparkSession, requests: list[Request], rounds_max: int, first: int = 0, consumed: DataFrame | None = None
-) -> list[dict[str, object]]:
+) -> list[dict[str, Any]]:
     """Returns the decisions of the requests from `first` on, after the earlier ones have consumed `consumed`."""
     consumed = start(spark).consumed if consumed is None else consumed
     with tempfile.TemporaryDirectory() as folder:
-        rows = decide(_frame(spark, requests, first), consumed, Stages(spark, Path(folder)), rounds_max).orderBy("position").collect()
-    return [
-        {
-            "transaction_id": bytes(row.id).hex(),
-            "position": row.position,
-            "outcome": "rejected" if row.outcome else "committed",
-            "reason": REASONS[row.outcome],
-            "conflicts": [
-                {"state": format_state(bytes(c.state)), "kind": ("input", "reference")[c.kind], "consumed_by": bytes(c.consumed_by).hex()}
-                for c in row.conflicts
-            ],
-            "log_time": row.log_time_ms,
-        }
-        for row in rows
-    ]
+        return decisions_of(decide(_frame(spark, requests, first), consumed, Stages(spark, Path(folder)), rounds_max))
 
 
 def _by_the_notary(requests: list[Request]) -> list[dict[str, object]]:

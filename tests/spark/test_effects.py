@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_join.order.effects import AppliedRecord, Effects
+from spark_join.order.effects import AppliedRecord, Effects, carry_of
 from spark_join.order.identity import Identity, identity_of
 from spark_join.order.ordering_records import SCHEMA, Fields, read
 from tests.checkers.records import View
@@ -67,6 +67,13 @@ def _mark(by_partition: RecordsByPartition, identity: Identity, row: Fields) -> 
                 return 0, sealed
             sealed = sealed or identity.is_seal(record.value, row["offset"], partition, key, row["payload_hash"])
     return None, sealed
+
+
+def _applied(log: RecordsByPartition | SignedLog, until: int | None = None) -> tuple[Effects, list[AppliedRecord]]:
+    """Applies the first `until` ordering records of a log, or all; returns the state after them, and the outcome of each."""
+    identity, rows = _rows(log.by_partition if isinstance(log, SignedLog) else log)
+    effects = Effects(identity, b"")
+    return effects, [effects.apply(row) for row in rows[:until]]
 
 
 def test_every_vector_has_its_effect() -> None:
@@ -144,9 +151,7 @@ def test_salvages_have_the_effects_of_the_replay(first: int) -> None:
     for seed in range(first, first + 20):
         by_partition = salvaged_log(seed, false_roots=False)
         replayed = replay(by_partition)
-        identity, rows = _rows(by_partition)
-        effects = Effects(identity, b"")
-        applied = [effects.apply(row) for row in rows[: len(replayed.records)]]
+        effects, applied = _applied(by_partition, len(replayed.records))
         assert [_found(each) for each in applied] == [_effect_of(each) for each in replayed.records], seed
         assert _carried(effects) == _expected(replayed), seed
         assert (effects.carry.sealed, effects.carry.trimmed) == (replayed.sealed, replayed.trimmed), seed
@@ -157,9 +162,7 @@ def test_a_sealed_entry_uses_up_its_sequence() -> None:
     """A later entry with the name of a sealed one is skipped, also if its payload was in the log before the seal; no time passes."""
     by_partition = named_again().by_partition
     replayed = replay(by_partition)
-    identity, rows = _rows(by_partition)
-    effects = Effects(identity, b"")
-    applied = [effects.apply(row) for row in rows]
+    effects, applied = _applied(by_partition)
     assert [_found(each) for each in applied] == [_effect_of(each) for each in replayed.records]
     assert _carried(effects) == _expected(replayed)
     assert (applied[3].is_sealed, applied[-1].skipped, effects.carry.log_time_ms) == (True, "sequence", 0)
@@ -187,12 +190,6 @@ def test_random_logs_meet_everything() -> None:
     assert (marks, ends) == ({None, 0, 1}, {True, False})
 
 
-def _applied(log: SignedLog) -> list[AppliedRecord]:
-    identity, rows = _rows(log.by_partition)
-    effects = Effects(identity, b"")
-    return [effects.apply(row) for row in rows]
-
-
 @pytest.mark.parametrize(("silent_ms", "effect"), [(DAY_MS, False), (DAY_MS + 1, True)])
 def test_activation_waits_for_all_voters(silent_ms: int, effect: bool) -> None:
     """An incarnation that cannot read a version prevents its activation until it has been silent for more than a day."""
@@ -201,7 +198,7 @@ def test_activation_waits_for_all_voters(silent_ms: int, effect: bool) -> None:
     log.register("new", reads=2, at=T0)
     log.batch(2, 1, "a", at=T0 + silent_ms)
     log.activate(2)
-    assert _applied(log)[-1].effect == effect
+    assert _applied(log)[1][-1].effect == effect
 
 
 def test_retired_incarnation_has_no_say() -> None:
@@ -213,7 +210,7 @@ def test_retired_incarnation_has_no_say() -> None:
     log.retire(1)
     log.activate(2)
     log.register("old", reads=2)
-    assert [each.effect for each in _applied(log)] == [True, True, True, False, True, True, True]
+    assert [each.effect for each in _applied(log)[1]] == [True, True, True, False, True, True, True]
 
 
 def test_views_that_are_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,9 +223,7 @@ def test_views_that_are_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
         log.checkpoint(1, 0, view=log.view(seen))
         log.settle(log.view(seen))
     log.checkpoint(1, 0, view=View(3, bytes(32)))
-    identity, rows = _rows(log.by_partition)
-    effects = Effects(identity, b"")
-    found = [effects.apply(row) for row in rows]
+    effects, found = _applied(log)
     assert [(each.view, each.effect) for each in found[5:]] == [
         ("own", False),
         ("own", True),
@@ -236,10 +231,10 @@ def test_views_that_are_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
         ("old", False),
         ("old", False),
     ]
-    later = Effects(identity, effects.encoded())
     log.checkpoint(1, 0, view=log.view(4))
     log.checkpoint(1, 0, view=View(5, bytes(32)))
     identity, rows = _rows(log.by_partition)
+    later = Effects(identity, effects.encoded())
     assert [later.apply(row).view for row in rows[-2:]] == ["own", "foreign"]
 
 
@@ -254,7 +249,7 @@ def test_writers_of_foreign_views() -> None:
     log.entry(7, 1, "a", view=foreign)  # of an incarnation that has not registered here
     log.settle(foreign)
     log.settle()
-    found = _applied(log)
+    _, found = _applied(log)
     assert [(each.foreign_writer and int.from_bytes(each.foreign_writer, "big"), each.seen_here) for each in found] == [
         (None, None),
         (None, None),
@@ -276,12 +271,9 @@ def test_settle_record_names_the_end_of_its_history() -> None:
     log.register("w2")
     log.register("w3")
     log.settle(log.view(3))
-    found = _applied(log)
-    assert [each.settled_last for each in found] == [None, None, None, None, None, 3]
+    assert [each.settled_last for each in _applied(log)[1]] == [None, None, None, None, None, 3]
+    first, _ = _applied(log, 4)
     identity, rows = _rows(log.by_partition)
-    first = Effects(identity, b"")
-    for row in rows[:4]:
-        first.apply(row)
     later = Effects(identity, first.encoded())
     last = [later.apply(row) for row in rows[4:]][-1]
     assert (last.effect, last.settled_last) == (True, None)
@@ -293,16 +285,12 @@ def test_the_last_settle_record_is_carried() -> None:
     log.register("w1")
     settled = log.settle()
     log.again(settled)
-    identity, rows = _rows(log.by_partition)
-    effects = Effects(identity, b"")
-    for row in rows:
-        effects.apply(row)
-    assert (effects.carry.settled, effects.carry.settled_offset) == (2, settled.offset)
+    carry = _applied(log)[0].carry
+    assert (carry.settled, carry.settled_offset) == (2, settled.offset)
     view = log.view()
     log.entry(1, 1, "on its way")
     log.settle(view)
-    identity, rows = _rows(log.by_partition)
-    effects = Effects(identity, b"")
-    assert [effects.apply(row).effect for row in rows][-2:] == [True, True]
-    carry = Effects(identity, effects.encoded()).carry
+    effects, found = _applied(log)
+    assert [each.effect for each in found][-2:] == [True, True]
+    carry = carry_of(effects.encoded())
     assert (carry.settled, carry.settled_offset) == (2, settled.offset)

@@ -12,19 +12,16 @@ from pyspark.sql import SparkSession
 
 from notary.config import load
 from ordering.log import Record
-from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.exports import read_exports
-from spark_join.log.archive import read_archive
-from spark_join.state import start
-from spark_join.verify import Verified, verify
+from spark_join.verify import Verified
 from spark_join.violations import LOG
 from tests.kafka.reading_back import read_log_records
 from tests.notary.http.checked_client import JSON, CheckedClient
 from tests.notary.party import Bank, fresh_state, spend, transaction_id
 from tests.notary.process import NotaryDirectory, NotaryProcess
-from tests.spark.archived import archive
-from tests.spark.exported import Rows, edited, exported
+from tests.spark.conftest import verify_log
+from tests.spark.exported import Rows, edited, exported, octets
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -105,9 +102,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
 
 
 def _verified(spark: SparkSession, folder: Path, left: Left, *exports: Path) -> Verified:
-    log = read_archive(spark, archive(left.by_partition, folder / "archive"))
-    keys = {left.party.name: left.party.public_pem.decode()}
-    return verify(spark, log, start(spark), keys, Stages(spark, folder / "stages"), read_exports(spark, exports))
+    return verify_log(spark, folder, left.by_partition, {left.party.name: left.party.public_pem.decode()}, exports)
 
 
 Planted = list[tuple[str, int | None, str | None]]
@@ -135,12 +130,8 @@ def _set(at: int, **columns: object) -> Callable[[Rows], object]:
     return lambda rows: rows[at].update(columns)
 
 
-def _octets(state: str) -> bytes:
-    return bytes.fromhex(state[:64]) + int(state[65:]).to_bytes(4, "big")
-
-
 def _row(rows: Rows, state: str) -> dict[str, Any]:
-    (found,) = [row for row in rows if row["state"] == _octets(state)]
+    (found,) = [row for row in rows if row["state"] == octets(state)]
     return found
 
 
@@ -152,8 +143,8 @@ def _consumed(state: str, position: int) -> Callable[[Rows], object]:
     """Returns a change: the state is consumed by the decision at that position."""
 
     def change(rows: Rows) -> None:
-        rows[:] = [row for row in rows if row["state"] != _octets(state)]
-        rows.append({"state": _octets(state), "id": bytes.fromhex(IDS[position]), "position": position})
+        rows[:] = [row for row in rows if row["state"] != octets(state)]
+        rows.append({"state": octets(state), "id": bytes.fromhex(IDS[position]), "position": position})
 
     return change
 

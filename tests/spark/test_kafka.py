@@ -24,7 +24,7 @@ from ordering.records import Entry, decode
 from ordering.signatures import SigningKey
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
-from spark_join.kept_state import read_state, write_state
+from spark_join.kept_state import read_state
 from spark_join.log.archive import read_archive
 from spark_join.log.archiving import Archived, archive
 from spark_join.log.brokers import read_kafka
@@ -37,8 +37,9 @@ from tests.checkers.replay import replay
 from tests.clients.load import Load, until
 from tests.clients.party import spend, state
 from tests.kafka.reading_back import read_log_records
-from tests.kafka.workers import NAME, Notary, Worker
+from tests.kafka.workers import NAME, Notary, Worker, opened
 from tests.spark.broker import Broker
+from tests.spark.nights import keep
 from tests.spark.second_writer import Planted, plant
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
@@ -56,8 +57,7 @@ def _archived(spark: SparkSession, kafka: Kafka, folder: Path) -> list[Archived]
 def _first_night(spark: SparkSession, kafka: Kafka, keys: Mapping[str, str], out: Path) -> Verified:
     """Verify the log so far, and keep the state."""
     verified = verify(spark, read_kafka(spark, kafka), start(spark), keys, Stages(spark, out / "stages"))
-    kept = write_state(spark, out, verified.after(), None)
-    (out / "report.json").write_bytes(msgspec.json.encode({"violations": {}, "state_sha256": kept}))
+    keep(spark, out, verified)
     return verified
 
 
@@ -123,9 +123,8 @@ async def test_log_of_real_workers(
     Then a second writer appends one violation of each type: exactly these are found, from Kafka with exit code 1, and in the archive.
     `notary log show` prints the same for the archive as for the brokers.
     """
-    notary = await asyncio.to_thread(Notary, tmp_path / "notary", kafka_broker.bootstrap, kafka_prefix, 2)
     kafka, folder = Kafka(kafka_broker.bootstrap, kafka_prefix, {}), tmp_path / "archive"
-    try:
+    async with opened(tmp_path / "notary", kafka_broker.bootstrap, kafka_prefix, 2) as notary:
         dying = notary.start("a", entry=("-m", "tests.kafka.crashing_worker", "entry-sent", "3"), **OFTEN)
         silent = notary.start("c", entry=("-m", "tests.kafka.crashing_worker", "payload-sent", "1"), **OFTEN)
         # A fence is proposed only while payloads need memory: with this limit one orphan does.
@@ -223,8 +222,6 @@ async def test_log_of_real_workers(
         thursday = await asyncio.to_thread(_later, spark, folder, keys, tmp_path / "monday", tmp_path / "thursday")
         assert _reported(row.asDict() for row in thursday.violations.collect()) == planted
         assert await _shown("--config", notary.directory / "notary.toml") == await _shown("--archive", folder)
-    finally:
-        await notary.end()
 
 
 def test_a_missing_log_is_reported_with_advice(spark: SparkSession, kafka_broker: Broker, kafka_prefix: str) -> None:

@@ -30,7 +30,7 @@ from tests.checkers.precedence import hashed
 from tests.checkers.replay import LogRecord, Replayed, replay
 from tests.notary.disk import Disk
 from tests.spark.archived import Ends, archive
-from tests.spark.nights import Move, three_nights, written
+from tests.spark.nights import Move, keep, three_nights, written
 from tests.spark.test_verify import _found
 from tests.spark.test_verify import _hold as _decided_as
 from tests.spark.writing import PARTITIONS, PARTY, Writer
@@ -48,8 +48,7 @@ def _run(
     known = start(spark) if earlier is None else read_state(spark, earlier)
     log = rest_of(read_archive(spark, archive(by_partition, folder / "archive", ends=ends), known.since), known)
     verified = verify(spark, log, known, {PARTY.name: PARTY.public_pem.decode()}, Stages(spark, folder / "stages"))
-    kept = write_state(spark, folder, verified.after(), earlier)
-    (folder / "report.json").write_bytes(msgspec.json.encode({"violations": {}, "state_sha256": kept}))
+    keep(spark, folder, verified, earlier)
     return verified
 
 

@@ -79,10 +79,13 @@ class Reader(HTMLParser):
         self.text.append(data)
 
 
+def _texts(**members: object) -> list[str]:
+    """Returns the texts of the page of a log without violations, with these members of the report."""
+    return [text for each in Reader(page({**SAID, "violations": {}, **members}, EMPTY, CLEAN)).text if (text := each.strip())]
+
+
 def _text(**members: object) -> str:
-    """Returns the text of the page of a log without violations, with these members of the report."""
-    found = Reader(page({**SAID, "violations": {}, **members}, EMPTY, CLEAN)).text
-    return " ".join([each.strip() for each in found if each.strip()])
+    return " ".join(_texts(**members))
 
 
 def test_hostile_names_are_text() -> None:
@@ -119,8 +122,6 @@ def test_page_needs_nothing_else() -> None:
 def test_what_was_verified_before() -> None:
     """The page of a run that continues from another names it, its end, and the records that the numbers cover."""
     before = {"report": "/monday/report.json", "report_sha256": "ef" * 32, "ordering_offset": 12_345, "decisions": 2, "root": "cd" * 32}
-    clean = {**SAID, "violations": {}}
-    found = Reader(page({**clean, "continued_from": {**before, "signatures_checked": False}}, EMPTY, CLEAN)).text
     assert {
         "Verified before",
         "/monday/report.json",
@@ -128,10 +129,9 @@ def test_what_was_verified_before() -> None:
         "up to ordering offset 12,345: 2 decisions",
         "cd" * 32,
         "not all of them were checked",
-    } <= set(found)
-    found = Reader(page(clean, EMPTY, CLEAN)).text
-    assert "The log was read from its beginning." in found
-    assert "Verified before" not in found
+    } <= set(_texts(continued_from={**before, "signatures_checked": False}))
+    assert "The log was read from its beginning." in _texts()
+    assert "Verified before" not in _texts()
 
 
 def test_exports_and_what_came_of_them() -> None:
@@ -140,14 +140,12 @@ def test_exports_and_what_came_of_them() -> None:
         "/exports/w1": {"decisions": 1_000, "violations": {}},
         "/exports/w2": {"decisions": 999, "violations": {"double-spend": 1, "index-mismatch": 2_000}},
     }
-    found = Reader(page({**SAID, "violations": {}, "exports": exports}, EMPTY, CLEAN)).text
-    text = " ".join([each.strip() for each in found if each.strip()])
-    assert "/exports/w1 1,000 as the log says /exports/w2 999 1 double-spend, 2,000 index-mismatch" in text
+    assert "/exports/w1 1,000 as the log says /exports/w2 999 1 double-spend, 2,000 index-mismatch" in _text(exports=exports)
     hole = {"undecided_from_offset": 7_000, "undecided_entries": 2, "undecided_requests": 30, "undecided_because": "no <payload>"}
-    found = Reader(page({**SAID, "violations": {}, "exports": exports, **hole}, EMPTY, CLEAN)).text
-    assert "as the log says, as far as that is decided" in found
-    assert any("from ordering offset 7,000 on, 2 entries with 30 requests: no <payload>." in each for each in found)
-    assert "None was compared." in Reader(page({**SAID, "violations": {}}, EMPTY, CLEAN)).text
+    text = _text(exports=exports, **hole)
+    assert "as the log says, as far as that is decided" in text
+    assert "from ordering offset 7,000 on, 2 entries with 30 requests: no <payload>." in text
+    assert "None was compared." in _text()
 
 
 def test_violations_are_drawn() -> None:
@@ -166,7 +164,7 @@ def test_settled_differences_are_shown() -> None:
     """Settled differences are in a table of their own, with the number left out, and the page reports no violation."""
     shown = {"offset": 7, "offset_last": 9, "records": 3, "found": "a view of 5 <records>", "expected": "another"}
     settled = {"writers": 3, "records": 1_002, "shown": [shown, {**shown, "offset": 8}]}
-    found = Reader(page({**SAID, "violations": {}, "settled": settled}, EMPTY, CLEAN)).text
+    found = _texts(settled=settled)
     assert {"Settled differences", "no violation", "7", "8", "9", "3", "a view of 5 <records>"} <= set(found)
     assert any(each.startswith("1,002 records of 3 writers had another history.") for each in found)
     assert "1 more writer is not listed." in found

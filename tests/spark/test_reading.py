@@ -3,10 +3,10 @@
 import asyncio
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -14,30 +14,21 @@ from aiokafka.record.util import calc_crc32c
 from aiokafka.structs import TopicPartition as KafkaPartition
 from pyspark.sql import DataFrame, SparkSession
 
-from ordering.records import Genesis
-from ordering.signatures import NO_LOG_ID, sign_record
 from spark_join.errors import CouldNotVerify
-from spark_join.log import archiving, reading
+from spark_join.log import LogFrames, archiving, reading
 from spark_join.log.archive import read_archive
-from spark_join.log.archiving import archive
+from spark_join.log.archiving import Archived, archive
 from spark_join.log.brokers import read_kafka
 from spark_join.log.kafka import Kafka, OffsetRange
 from spark_join.log.reading import read_records
 from spark_join.log.restore import restore
-from tests.joiner.history import KEY, NOTARY, OWNER
-from tests.kafka.foreign_batches import (
-    HEAD_BYTES,
-    append,
-    varint,
-    with_earlier_offset,
-    with_later_offset,
-    with_offset,
-)
+from tests.checkers.signed_log import SignedLog
+from tests.kafka.foreign_batches import append, varint, with_body, with_earlier_offset, with_later_offset, with_offset
 from tests.spark.broker import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
 
-GENESIS = sign_record(Genesis(bytes(16), 1, KEY.public_key, OWNER.public_key, NOTARY, "notary.example/test"), NO_LOG_ID, OWNER)
+GENESIS = SignedLog(1).by_partition[-1][0].value or b""
 
 
 def values(records: DataFrame) -> list[tuple[int, bytes]]:
@@ -45,39 +36,61 @@ def values(records: DataFrame) -> list[tuple[int, bytes]]:
     return [(row.offset, bytes(row.value)) for row in records.select("offset", "value").orderBy("offset").collect()]
 
 
-def fill(broker: Broker, prefix: str, change: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Append ten records to both topics, one that is changed, and ten more; returns the values of each topic."""
-    broker.make(prefix)
-    before, after = [[GENESIS, *(f"{number}".encode() for number in some)] for some in (range(9), range(10, 19))]
-    broker.append(prefix, {-1: before, 0: before})
-    for topic in ("ordering", "payload"):
-        asyncio.run(append(broker.bootstrap, f"{prefix}.{topic}", change, monkeypatch))
-    broker.append(prefix, {-1: after, 0: after})
-    return [*before, b"junk", *after]
+class WrittenLog(NamedTuple):
+    """Topics of a test, and the folder of their archive."""
+
+    spark: SparkSession
+    broker: Broker
+    kafka: Kafka
+    folder: Path
+    monkeypatch: pytest.MonkeyPatch
+
+    def append(self, records: dict[int, list[bytes]]) -> None:
+        """Append these values, by payload partition; -1 is the ordering topic."""
+        self.broker.append(self.kafka.prefix, records)
+
+    def append_changed(self, topic: str, change: Callable[[bytes], bytes]) -> None:
+        """Append the record `junk` in a changed batch."""
+        asyncio.run(append(self.kafka.bootstrap, topic, change, self.monkeypatch))
+
+    def fill(self, change: Callable[[bytes], bytes]) -> list[bytes]:
+        """Append ten records to both topics, one that is changed, and ten more; returns the values of each topic."""
+        before, after = [[GENESIS, *(f"{number}".encode() for number in some)] for some in (range(9), range(10, 19))]
+        self.append({-1: before, 0: before})
+        for topic in (self.kafka.ordering, self.kafka.payload):
+            self.append_changed(topic, change)
+        self.append({-1: after, 0: after})
+        return [*before, b"junk", *after]
+
+    def archive(self, range_records: int = 1_000_000) -> Iterator[Archived]:
+        """Archive the new records, range by range."""
+        return archive(self.spark, self.kafka, self.folder, lambda stage: None, range_records)
+
+    def archived(self) -> LogFrames:
+        """Returns the log in the archive."""
+        return read_archive(self.spark, self.folder)
+
+
+@pytest.fixture
+def log(spark: SparkSession, kafka_broker: Broker, kafka_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WrittenLog:
+    """Two topics without records."""
+    kafka_broker.make(kafka_prefix)
+    return WrittenLog(spark, kafka_broker, Kafka(kafka_broker.bootstrap, kafka_prefix, {}), tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("change", [with_offset, with_earlier_offset, with_later_offset])
-def test_each_record_has_the_offset_of_the_broker(
-    spark: SparkSession,
-    kafka_broker: Broker,
-    kafka_prefix: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    change: Callable[[bytes], bytes],
-) -> None:
+def test_each_record_has_the_offset_of_the_broker(log: WrittenLog, change: Callable[[bytes], bytes]) -> None:
     """A record of somebody without the key is in both topics: no record behind it is hidden, neither from a run nor from an archive."""
-    written = [*enumerate(fill(kafka_broker, kafka_prefix, change, monkeypatch))]
-    kafka = Kafka(kafka_broker.bootstrap, kafka_prefix, {})
-    live = read_kafka(spark, kafka, task_records_max=8)
+    written = [*enumerate(log.fill(change))]
+    live = read_kafka(log.spark, log.kafka, task_records_max=8)
     assert values(live.ordering) == values(live.payload) == written
-    assert values(read_kafka(spark, kafka, {("ordering", 0): 12, ("payload", 0): 10}).ordering) == written[12:]
+    assert values(read_kafka(log.spark, log.kafka, {("ordering", 0): 12, ("payload", 0): 10}).ordering) == written[12:]
     assert values(live.at({("payload", 0): 10})) == written[10:11]
-    (added,) = archive(spark, kafka, tmp_path, lambda stage: None, 1_000_000)
+    (added,) = log.archive()
     assert (added.records, added.gaps) == (2 * len(written), {})
-    archived = read_archive(spark, tmp_path)
-    assert values(archived.ordering) == values(archived.payload) == written
-    assert list(archive(spark, kafka, tmp_path, lambda stage: None, 1_000_000)) == []
-    assert len(list(tmp_path.rglob("*.parquet"))) == 2
+    assert values(log.archived().ordering) == values(log.archived().payload) == written
+    assert list(log.archive()) == []
+    assert len(list(log.folder.rglob("*.parquet"))) == 2
 
 
 def _claiming(deltas: Sequence[int]) -> Callable[[bytes], bytes]:
@@ -89,104 +102,76 @@ def _claiming(deltas: Sequence[int]) -> Callable[[bytes], bytes]:
             value = b"junk %d" % number
             record = b"\0" + varint(0) + varint(delta) + b"\x01" + varint(len(value)) + value + varint(0)
             body += varint(len(record)) + record
-        made = bytearray(batch[:HEAD_BYTES] + body)
-        struct.pack_into(">i", made, 8, len(made) - 12)
+        made = bytearray(batch)
         struct.pack_into(">i", made, 23, len(deltas) - 1)
         struct.pack_into(">i", made, 57, len(deltas))
-        struct.pack_into(">I", made, 17, calc_crc32c(bytes(made[21:])))
-        return bytes(made)
+        return with_body(bytes(made), body)
 
     return change
 
 
-def test_a_part_of_a_batch_hides_nothing_behind_it(
-    spark: SparkSession, kafka_broker: Broker, kafka_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_of_a_batch_hides_nothing_behind_it(log: WrittenLog) -> None:
     """Records of one batch claim the offsets behind it, and reading begins inside that batch: in a later run, and in a range."""
-    kafka_broker.make(kafka_prefix)
-    kafka_broker.append(kafka_prefix, {-1: [GENESIS]})
-    change = _claiming([35 + number for number in range(40)])
-    asyncio.run(append(kafka_broker.bootstrap, f"{kafka_prefix}.ordering", change, monkeypatch))
+    log.append({-1: [GENESIS]})
+    log.append_changed(log.kafka.ordering, _claiming([35 + number for number in range(40)]))
     honest = [b"honest %d" % number for number in range(7)]
-    kafka_broker.append(kafka_prefix, {-1: honest})
+    log.append({-1: honest})
     written = [*enumerate([GENESIS, *(b"junk %d" % number for number in range(40)), *honest])]
-    kafka = Kafka(kafka_broker.bootstrap, kafka_prefix, {})
-    assert values(read_kafka(spark, kafka, {("ordering", 0): 36, ("payload", 0): 0}).ordering) == written[36:]
-    assert values(read_kafka(spark, kafka).at({("ordering", 0): 40})) == written[40:41]
-    assert len([*archive(spark, kafka, tmp_path, lambda stage: None, 24)]) > 1
-    assert values(read_archive(spark, tmp_path).ordering) == written
+    assert values(read_kafka(log.spark, log.kafka, {("ordering", 0): 36, ("payload", 0): 0}).ordering) == written[36:]
+    assert values(read_kafka(log.spark, log.kafka).at({("ordering", 0): 40})) == written[40:41]
+    assert len([*log.archive(24)]) > 1
+    assert values(log.archived().ordering) == written
 
 
 @pytest.mark.parametrize(("change", "records"), [(with_offset, 2), (_claiming([1, 1]), 3)])
-def test_an_archive_continues_behind_such_a_batch(
-    spark: SparkSession,
-    kafka_broker: Broker,
-    kafka_prefix: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    change: Callable[[bytes], bytes],
-    records: int,
-) -> None:
+def test_an_archive_continues_behind_such_a_batch(log: WrittenLog, change: Callable[[bytes], bytes], records: int) -> None:
     """The last archived record claims another offset, or two records both claim the offset of the second one."""
-    kafka_broker.make(kafka_prefix)
-    kafka_broker.append(kafka_prefix, {-1: [GENESIS]})
-    asyncio.run(append(kafka_broker.bootstrap, f"{kafka_prefix}.ordering", change, monkeypatch))
-    kafka = Kafka(kafka_broker.bootstrap, kafka_prefix, {})
-    assert [each.records for each in archive(spark, kafka, tmp_path, lambda stage: None, 1_000)] == [records]
-    kafka_broker.append(kafka_prefix, {-1: [b"more"]})
-    assert [each.records for each in archive(spark, kafka, tmp_path, lambda stage: None, 1_000)] == [1]
-    archived = values(read_archive(spark, tmp_path).ordering)
+    log.append({-1: [GENESIS]})
+    log.append_changed(log.kafka.ordering, change)
+    assert [each.records for each in log.archive()] == [records]
+    log.append({-1: [b"more"]})
+    assert [each.records for each in log.archive()] == [1]
+    archived = values(log.archived().ordering)
     assert (archived[0], archived[-1], len(archived)) == ((0, GENESIS), (records, b"more"), records + 1)
 
 
-def test_a_range_has_the_payloads_of_its_entries(
-    spark: SparkSession, kafka_broker: Broker, kafka_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_range_has_the_payloads_of_its_entries(log: WrittenLog) -> None:
     """Brokers look for a time among claimed offsets: records that claim early ones move no payload behind the range of its entry."""
-    kafka_broker.make(kafka_prefix)
     for number in range(4):
         time.sleep(0.05)
-        asyncio.run(append(kafka_broker.bootstrap, f"{kafka_prefix}.payload", with_earlier_offset, monkeypatch))
-        kafka_broker.append(kafka_prefix, {0: [f"{number}".encode()]})
+        log.append_changed(log.kafka.payload, with_earlier_offset)
+        log.append({0: [f"{number}".encode()]})
         time.sleep(0.01)
-        kafka_broker.append(kafka_prefix, {-1: [f"{number}".encode() if number else GENESIS]})
-    monkeypatch.setattr(archiving, "PAYLOAD_LEAD_MS", 5)
+        log.append({-1: [f"{number}".encode() if number else GENESIS]})
+    log.monkeypatch.setattr(archiving, "PAYLOAD_LEAD_MS", 5)
     there: set[bytes] = set()
     ranges = 0
-    for _ in archive(spark, Kafka(kafka_broker.bootstrap, kafka_prefix, {}), tmp_path, lambda stage: None, 4):
+    for _ in log.archive(4):
         ranges += 1
-        log = read_archive(spark, tmp_path)
-        there = {value for _, value in values(log.payload)}
-        assert {value for _, value in values(log.ordering)} - {GENESIS} <= there
+        there = {value for _, value in values(log.archived().payload)}
+        assert {value for _, value in values(log.archived().ordering)} - {GENESIS} <= there
     assert ranges > 2
     assert len(there) == 5
 
 
-def test_a_restore_continues_in_its_own_topics(
-    spark: SparkSession, kafka_broker: Broker, kafka_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restore_continues_in_its_own_topics(log: WrittenLog) -> None:
     """Topics that begin with the records of an archive are compared as brokers have them."""
-    written = fill(kafka_broker, kafka_prefix, with_later_offset, monkeypatch)
-    kafka = Kafka(kafka_broker.bootstrap, kafka_prefix, {})
-    assert len([*archive(spark, kafka, tmp_path, lambda stage: None, 1_000_000)]) == 1
-    done = restore(spark, kafka, tmp_path, lambda stage: None, lambda text: None, go_on=True)
+    written = log.fill(with_later_offset)
+    assert len([*log.archive()]) == 1
+    done = restore(log.spark, log.kafka, log.folder, lambda stage: None, lambda text: None, go_on=True)
     assert (sum(done.records.values()), done.appended) == (2 * len(written), 0)
 
 
-def test_what_cannot_be_read_is_reported(
-    spark: SparkSession, kafka_broker: Broker, kafka_prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_read_is_reported(log: WrittenLog) -> None:
     """Offsets that the log does not have, and properties that aiokafka does not know, are reported, and nothing waits for ever."""
-    kafka_broker.make(kafka_prefix)
-    kafka_broker.append(kafka_prefix, {-1: [b"a"]})
-    kafka = Kafka(kafka_broker.bootstrap, kafka_prefix, {})
+    log.append({-1: [b"a"]})
     with pytest.raises(CouldNotVerify, match=r"\.ordering partition 0 cannot be read at offset 7: .*OffsetOutOfRangeError"):
-        list(reading._read(kafka, reading.TaskOffsets(("ordering", 0), 7, 9)))
-    monkeypatch.setattr(reading, "READ_S_MAX", 1)
+        list(reading._read(log.kafka, reading.TaskOffsets(("ordering", 0), 7, 9)))
+    log.monkeypatch.setattr(reading, "READ_S_MAX", 1)
     with pytest.raises(CouldNotVerify, match=r"\.ordering partition 0 cannot be read at offset 1: for 1 s, the log ends here"):
-        list(reading._read(kafka, reading.TaskOffsets(("ordering", 0), 0, 9)))
+        list(reading._read(log.kafka, reading.TaskOffsets(("ordering", 0), 0, 9)))
     with pytest.raises(CouldNotVerify, match=r"cannot connect with ssl\.engine\.factory\.class"):
-        read_records(spark, Kafka("b:1", "p", {"ssl.engine.factory.class": "x"}), {("ordering", 0): OffsetRange(0, 1)})
+        read_records(log.spark, Kafka("b:1", "p", {"ssl.engine.factory.class": "x"}), {("ordering", 0): OffsetRange(0, 1)})
 
 
 class _Client:

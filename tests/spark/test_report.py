@@ -117,15 +117,6 @@ def test_an_interrupted_run_is_reported(spark: SparkSession, tmp_path: Path, cap
 
 def test_no_violation_has_a_table_too(spark: SparkSession, tmp_path: Path) -> None:
     """A table without rows has its columns."""
-    write_violations(spark.createDataFrame([], VIOLATION), 0, tmp_path / "none")
-    assert pq.read_table(tmp_path / "none").column_names == [
-        "type",
-        "position",
-        "offset",
-        "id",
-        "found",
-        "expected",
-        "source",
-        "offset_last",
-        "records",
-    ]
+    empty = spark.createDataFrame([], VIOLATION)
+    write_violations(empty, 0, tmp_path / "none")
+    assert pq.read_table(tmp_path / "none").column_names == empty.columns

@@ -21,9 +21,17 @@ from tests.joiner.salvaged import Owner
 from tests.model.real import salvaged_log
 from tests.spark.archived import archive
 from tests.spark.broker import Broker
-from tests.spark.test_verify import found_decisions
+from tests.spark.test_verify import decisions_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+
+def _history() -> History:
+    """Returns a log of format version 2 with one incarnation."""
+    history = History()
+    history.activate(2)
+    history.register(version=2)
+    return history
 
 
 def _verified(spark: SparkSession, folder: Path, by_partition: RecordsByPartition, state: AppliedState | None = None) -> Verified:
@@ -37,7 +45,7 @@ def _hold(found: Verified, replayed: Replayed, salvaged: int) -> None:
     assert (found.decided, found.root) == (replayed.size, replayed.root(replayed.size))
     assert sum(found.salvaged.values()) == salvaged
     expected = {decision["position"]: decision for decision in replayed.decisions}
-    for decision in found_decisions(found):
+    for decision in decisions_of(found.decisions):
         assert decision == expected[decision["position"]]
     violations = found.violations.collect()
     assert {row.type for row in violations} <= {"foreign-view", "sequence-gap", "missing-payload", "root-mismatch"}
@@ -56,9 +64,7 @@ def test_spark_decides_histories_of_disasters_as_the_replay(spark: SparkSession,
 
 def _clean() -> tuple[RecordsByPartition, RecordsByPartition]:
     """Returns a log that lost its end and was salvaged, without a trace of another history; and the same in the middle of the salvage."""
-    history = History()
-    history.activate(2)
-    history.register(version=2)
+    history = _history()
     history.payload(1, 1, "a", "b")
     history.entry(1, 1, "a", "b")
     owner = Owner(history)
@@ -87,15 +93,13 @@ def test_a_night_in_the_middle_of_a_salvage(spark: SparkSession, tmp_path: Path)
     late = _verified(spark, tmp_path / "tuesday", by_partition, kept)
     _hold(late, replay(by_partition), 3)
     assert late.violations.isEmpty()
-    assert [decision["position"] for decision in found_decisions(late)] == [3]
+    assert [decision["position"] for decision in decisions_of(late.decisions)] == [3]
 
 
 @pytest.mark.nightly
 def test_offsets_without_records_before_a_failover(spark: SparkSession, tmp_path: Path) -> None:
     """Missing offsets before the last `done`, such as the markers of transactions leave, are no violation; those behind it are."""
-    history = History()
-    history.activate(2)
-    history.register(version=2)
+    history = _history()
 
     def batch(incarnation: int, sequence: int, label: str) -> list[Record]:
         history.payload(incarnation, sequence, label, partition=0)
@@ -121,9 +125,7 @@ def test_offsets_without_records_before_a_failover(spark: SparkSession, tmp_path
 
 def test_wrong_items_are_violations(spark: SparkSession, tmp_path: Path) -> None:
     """An owner who restores a decision twice, or one that spends a spent state, or begins at another position, is reported."""
-    history = History()
-    history.activate(2)
-    history.register(version=2)
+    history = _history()
     history.payload(1, 1, "a", "b")
     history.entry(1, 1, "a", "b")
     owner = Owner(history)
@@ -176,14 +178,6 @@ def test_nights_of_a_salvaged_log(
 def _found(verified: Verified) -> list[tuple[str, int | None, str]]:
     """Returns type, offset and text of each violation."""
     return sorted([(row.type, row.offset, row.found) for row in verified.violations.collect()], key=str)
-
-
-def _history() -> History:
-    """Returns a log of format version 2 with one incarnation."""
-    history = History()
-    history.activate(2)
-    history.register(version=2)
-    return history
 
 
 def test_a_sealed_entry_that_skips_sequences(spark: SparkSession, tmp_path: Path) -> None:

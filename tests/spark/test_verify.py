@@ -6,18 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.classic import dataframe
 
 from ordering.log import ORDERING, Record
 from spark_join.constants import OUTCOMES
-from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.exports import read_exports, refuse_behind_hole
-from spark_join.log.archive import read_archive
 from spark_join.order.join import Undecided
-from spark_join.state import start
 from spark_join.tree import Counts
-from spark_join.verify import Skipped, Verified, verify
+from spark_join.verify import Skipped, Verified
 from tests.checkers.records import Settle, View
 from tests.checkers.replay import Replayed, Seen, Why, replay
 from tests.checkers.signed_log import NOTARY, SignedLog, private_key
@@ -25,8 +23,7 @@ from tests.clients.party import Party, spend, state
 from tests.simulation import simulate as simulation
 from tests.simulation.deployment import deployment
 from tests.simulation.simulation import Simulation
-from tests.spark.archived import archive
-from tests.spark.collecting import brought_to_the_driver
+from tests.spark.conftest import verify_log
 from tests.spark.exported import Rows, edited, export_of
 from tests.spark.writing import PARTITIONS, Writer
 
@@ -42,10 +39,8 @@ def _verified(
     former: Sequence[Party] = (),
 ) -> Verified:
     """Verify a log. `former`: the party with the keys that it had before."""
-    log = read_archive(spark, archive(by_partition, folder / "archive"))
-    compared = read_exports(spark, exports) if exports else None
     keys = [each.public_pem.decode() for each in (party, *former)]
-    return verify(spark, log, start(spark), {party.name: keys if former else keys[0]}, Stages(spark, folder / "stages"), compared)
+    return verify_log(spark, folder, by_partition, {party.name: keys if former else keys[0]}, exports)
 
 
 def _found(verified: Verified) -> list[tuple[str, int | None, int]]:
@@ -53,8 +48,8 @@ def _found(verified: Verified) -> list[tuple[str, int | None, int]]:
     return sorted([(row.type, row.position, row.offset) for row in rows], key=str)
 
 
-def found_decisions(verified: Verified) -> list[dict[str, Any]]:
-    """Returns the decisions on requests as the contract's JSON objects, by position."""
+def decisions_of(decisions: DataFrame) -> list[dict[str, Any]]:
+    """Returns the decisions of `decide` as the contract's JSON objects, by position."""
     return [
         {
             "transaction_id": bytes(row.id).hex(),
@@ -71,13 +66,13 @@ def found_decisions(verified: Verified) -> list[dict[str, Any]]:
             ],
             "log_time": row.log_time_ms,
         }
-        for row in verified.decisions.orderBy("position").collect()
+        for row in decisions.orderBy("position").collect()
     ]
 
 
 def _hold(verified: Verified, replayed: Replayed) -> None:
     """Check that every decision, member for member, and the root are the replay's."""
-    assert found_decisions(verified) == replayed.decisions
+    assert decisions_of(verified.decisions) == replayed.decisions
     assert verified.root == replayed.root(len(replayed.decisions))
 
 
@@ -202,9 +197,18 @@ def test_many_violations_are_all_found(spark: SparkSession, tmp_path: Path, writ
         size = 2**63 + number if number % 2 else number % 7
         record = writer.log.checkpoint(3, size, bytes(32), view=view)
         planted.append(("root-mismatch", None if number % 2 else size, record.offset))
-    with brought_to_the_driver(monkeypatch) as rows:
+    brought: list[int] = []
+    collect = dataframe.DataFrame.collect
+
+    def counted(frame: dataframe.DataFrame) -> list[Row]:
+        rows = collect(frame)
+        brought.append(len(rows))
+        return rows
+
+    with monkeypatch.context() as patched:
+        patched.setattr(dataframe.DataFrame, "collect", counted)
         verified = _verified(spark, tmp_path, writer.log.by_partition, writer.party, former=[former])
-    assert max(rows) < 25
+    assert max(brought) < 25, "what the driver gets does not grow with the log"
     assert _found(verified) == sorted(planted, key=str)
     ids = [each["transaction_id"] for each in writer.replayed.decisions]
     unsigned = verified.violations.where("type in ('bad-signature', 'unknown-party')").collect()

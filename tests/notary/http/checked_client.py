@@ -135,7 +135,7 @@ class Wire:
             self.socket.sendall(data)
         return self
 
-    def answer(self, *, head: bool = False) -> tuple[int, dict[str, str], bytes]:
+    def answer(self) -> tuple[int, dict[str, str], bytes]:
         """Returns the next answer: status, headers, body."""
         while b"\r\n\r\n" not in self._received:
             self._receive()
@@ -143,7 +143,7 @@ class Wire:
         status_line, *lines = top.decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         status = int(status_line.split()[1])
-        length = 0 if head or status < 200 else int(headers["content-length"])
+        length = 0 if status < 200 else int(headers["content-length"])
         while len(self._received) < length:
             self._receive()
         body, self._received = self._received[:length], self._received[length:]
