@@ -19,7 +19,7 @@ async def log() -> AsyncIterator[FaultyLog]:
 
 @pytest.fixture
 async def start(log: FaultyLog, tmp_path: Path) -> AsyncIterator[Start]:
-    """Returns a function that starts workers on the log, each with an index under its name; all are stopped at the end."""
+    """Returns a function that starts workers on the log, each with an index under its name; all stop at the end, and leave nothing open."""
     started: list[Worker] = []
 
     def start(name: str = "w1", **settings: Any) -> Worker:
@@ -30,3 +30,4 @@ async def start(log: FaultyLog, tmp_path: Path) -> AsyncIterator[Start]:
         yield start
     for worker in started:
         await worker.stop()
+    assert not log.opened

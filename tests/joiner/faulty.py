@@ -91,6 +91,8 @@ class FaultyLog(MemoryLog):
         self.markers: dict[int, int] = {}
         self.without_leader: set[int] = set()
         self.readers = 0
+        self.opened: set[object] = set()
+        """The readers and writers that are not closed."""
 
     async def open_writer(self) -> Writer:  # type: ignore[override]
         return _FaultyWriter(self, await super().open_writer())
@@ -161,6 +163,7 @@ class _FaultyWriter:
     def __init__(self, log: FaultyLog, writer: Writer) -> None:
         self._log, self._writer = log, writer
         self._closed = asyncio.Event()
+        log.opened.add(self)
 
     async def append(self, partition: int, key: bytes | None, value: bytes | None) -> None:
         if self._log.on_append is not None:
@@ -179,17 +182,23 @@ class _FaultyWriter:
     async def close(self) -> None:
         self._closed.set()
         await self._writer.close()
+        self._log.opened.discard(self)
 
 
 class _FaultyReader:
     def __init__(self, log: FaultyLog, reader: Reader, offsets_next: Mapping[int, int]) -> None:
         self._log, self._reader = log, reader
         self._offsets_next = dict.fromkeys(range(ORDERING, log.payload_partitions), 0) | dict(offsets_next)
-        self.pause, self.close = reader.pause, reader.close
+        self.pause = reader.pause
+        log.opened.add(self)
 
     @property
     def interruptions(self) -> int:
         return self._log.interruptions
+
+    async def close(self) -> None:
+        await self._reader.close()
+        self._log.opened.discard(self)
 
     async def poll(self, timeout_ms: int) -> list[Record]:
         records = await self._reader.poll(timeout_ms)

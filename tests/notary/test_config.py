@@ -334,6 +334,8 @@ def test_the_files_of_tls(tmp_path: Path) -> None:
     assert loaded(tmp_path).tls_files is None
     files = loaded(tmp_path, '[http]\ntls_cert_file = "c.pem"\ntls_key_file = "/k.pem"\n').tls_files
     assert files == TlsFiles(str(tmp_path / "c.pem"), "/k.pem", "", True)
+    optional = 'tls_cert_file = "/c.pem"\ntls_key_file = "/k.pem"\ntls_client_ca_file = "/a.pem"\ntls_client_cert = "optional"'
+    assert loaded(tmp_path, f"[http]\n{optional}\n").tls_files == TlsFiles("/c.pem", "/k.pem", "/a.pem", False)
 
 
 @pytest.mark.parametrize(
@@ -356,3 +358,13 @@ def test_an_origin_is_a_key_name(origin: str) -> None:
     """An origin that cannot be a key's name in C2SP signed notes is rejected."""
     with pytest.raises(ConfigurationError, match="origin"):
         check_origin(origin)
+
+
+def test_the_log_of_another_configuration_has_its_files(tmp_path: Path) -> None:
+    """`notary mirror` reads both configurations. The files of the target's log are where its own configuration has them."""
+    log = LogSettings(topic_prefix="mirror", ca_file="ca.pem", cert_file="cert.pem", key_file="key.pem", sasl_password_file="password")
+    made = Config("n", "o", directory=str(tmp_path / "own")).with_log_of(Config("n", "o", log=log, directory=str(tmp_path / "other")))
+    assert made.log.topic_prefix == "mirror"
+    for found, file in ((made.log.ca_file, "ca.pem"), (made.log.cert_file, "cert.pem"), (made.log.key_file, "key.pem")):
+        assert made.path(found) == tmp_path / "other" / file
+    assert made.path(made.log.sasl_password_file) == tmp_path / "other" / "password"

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -129,6 +130,15 @@ async def test_a_submission_for_another_notary_is_rejected(gate: Gate) -> None:
     elsewhere.key = KNOWN.key
     with pytest.raises(BadSignature):
         gate.admit(elsewhere.body(spend()))
+
+
+async def test_decoders_that_disagree_about_the_party_admit_nothing(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The party is decoded first, by itself. Its key must never verify a submission that names another party."""
+    forged = Bank(KNOWN.name)
+    forged.key = OTHER.key
+    monkeypatch.setattr("notary.gate._decode_party", lambda body: SimpleNamespace(party=OTHER.name))
+    with pytest.raises(Malformed, match="disagree about its party"):
+        gate.admit(forged.body(spend()))
 
 
 async def test_many_at_once_each_get_their_own_verdict(gate: Gate) -> None:
@@ -305,6 +315,10 @@ async def test_a_party_whose_bodies_wait_too_long_to_be_decoded_is_rejected(shar
     again = RecordingBody(shared)
     again.piece(KNOWN.body(spend()))
     assert isinstance(again.results[0], Overloaded)
+    clock.now_s += DECODING_WAIT_S
+    late = RecordingBody(shared, problem.ticket)
+    late.piece(KNOWN.body(spend()))
+    assert isinstance(late.results[0], Overloaded), "but not while it would wait for more than twice as long"
 
 
 async def test_a_wait_is_estimated_by_the_bytes_ahead_once_a_lane_is_backlogged(shared: Gate, clock: Clock) -> None:

@@ -130,3 +130,14 @@ def test_a_smaller_submission_does_not_extend_a_reservation(quota: Quota, clock:
     assert send(quota, KNOWN, 9) is not None
     clock.now_s += 0.15 + LATE_S
     assert send(quota, KNOWN, 9) is None
+
+
+def test_an_admitted_submission_gives_its_reservation_back(quota: Quota, clock: Clock) -> None:
+    """It comes again in time. From then on smaller ones get each new token, before the reservation was to end."""
+    assert send(quota, KNOWN, 10) is None
+    rejected = send(quota, KNOWN, 10)
+    assert rejected is not None
+    clock.now_s += rejected.retry_after_s
+    assert send(quota, KNOWN, 10) is None
+    clock.now_s += LATE_S / 2
+    assert send(quota, KNOWN, 5) is None

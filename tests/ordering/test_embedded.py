@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from rocksdict import Options, Rdict
 
+from ordering import store
 from ordering.embedded import EmbeddedLog
 from ordering.errors import ConfigurationError, Fatal, FatalCode, OutcomeUnknown
 from ordering.local_reader import POLL_BYTES_MAX, POLL_RECORDS_MAX
@@ -369,6 +370,20 @@ def test_a_full_disk_is_no_damage(why: str, directory: Path, monkeypatch: pytest
     assert "copy" not in str(raised.value)
 
 
+async def test_a_rotten_block_is_no_empty_partition(directory: Path) -> None:
+    """Where RocksDB cannot read the last record of a partition, it shows none. New records would get the offsets of lost ones."""
+    log = EmbeddedLog.open(directory)
+    writer = await log.open_writer()
+    for partition in (ORDERING, 0, 1):
+        await writer.append(partition, b"key", None)
+    await log.close()
+    newest = max(directory.glob("*.sst"))
+    overwrite(newest, 0, bytes(16))
+    with pytest.raises(Fatal, match="the embedded log cannot be read") as raised:
+        EmbeddedLog.open(directory)
+    assert raised.value.code is FatalCode.LOG_DAMAGED
+
+
 class HeldDisk:
     """A disk that holds a log's writes before their fsync until the test releases them, and counts the groups."""
 
@@ -388,6 +403,19 @@ class HeldDisk:
 
     async def until_reached(self) -> None:
         await asyncio.to_thread(self.reached.acquire)
+
+
+async def test_an_append_returns_after_its_fsync(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RocksDB counts the syncs of its write-ahead log: a record that is only in the cache of the system is not acknowledged."""
+    made = store.options(create=False)
+    made.enable_statistics()
+    monkeypatch.setattr(store, "options", lambda create: made)
+    log = EmbeddedLog.open(directory)
+    writer = await log.open_writer()
+    for number in range(1, 4):
+        await writer.append(0, b"key", None)
+        assert f"rocksdb.wal.synced COUNT : {number}\n" in str(made.get_statistics())
+    await log.close()
 
 
 async def test_groups_what_waits(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,7 @@ async def test_a_fetch_that_failed() -> None:
     consumer.broker.answers.append(KafkaConnectionError("gone"))
     with pytest.raises(KafkaConnectionError):
         await consumer.broker.send(1, FetchRequest(0, 0, 0, 0, [("t", [(0, 2, 1)])]))
+    assert [await consumer.fetch(), await consumer.fetch()] == [1, 0]
     assert [await consumer.fetch(error_code=6), await consumer.fetch(), await consumer.fetch()] == [0, 1, 0]
 
 

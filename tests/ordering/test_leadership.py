@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from aiokafka import TopicPartition
@@ -20,10 +21,10 @@ Said = tuple[int, int] | None
 """(leader, epoch); None for a broker that never answers."""
 
 
-def answer(leader: int, epoch: int, topic_id: uuid.UUID = TOPIC) -> Any:
+def answer(leader: int, epoch: int, topic_id: uuid.UUID = TOPIC, in_sync: Sequence[int] = BROKERS) -> Any:
     """Returns a broker's answer about one partition, in its wire form."""
     brokers: list[Any] = [(node, "host", 9_092, None, {}) for node in BROKERS]
-    partitions: list[Any] = [(0, 0, leader, epoch, list(BROKERS), [leader], [], {})]
+    partitions: list[Any] = [(0, 0, leader, epoch, list(BROKERS), list(in_sync), [], {})]
     topics: list[Any] = [(0, "order", topic_id, False, partitions, 0, {})]
     response = TopicsRequest([]).build(TopicsRequest._CLASSES[0]).RESPONSE_TYPE
     return response(0, brokers, "cluster", 1, topics, {})
@@ -99,6 +100,15 @@ async def test_no_leader_is_taken_too() -> None:
     assert await brokers.leader() == (True, -1)
     brokers.replies = dict.fromkeys(BROKERS, answer(1, 5))
     assert await brokers.leader() == (True, -1)
+
+
+async def test_a_follower_that_falls_behind_is_noticed() -> None:
+    """Its loss begins no epoch: the latest answer of the same epoch counts."""
+    brokers = Brokers()
+    await brokers.leader()
+    brokers.replies = dict.fromkeys(BROKERS, answer(1, 5, in_sync=[1, 3]))
+    await brokers.leader()
+    assert brokers.cluster._partitions[ORDER.topic][ORDER.partition].isr == [1, 3]
 
 
 async def test_a_topic_made_anew_begins_anew() -> None:

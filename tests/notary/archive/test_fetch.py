@@ -276,6 +276,19 @@ async def test_a_killed_run_leaves_nothing_after_the_next(tmp_path: Path, monkey
     assert sorted(path.name for path in (tmp_path / "archive" / "ranges").iterdir()) == ["00000001.json", "00000002.json"]
 
 
+async def test_the_files_of_a_range_are_durable_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments may be removed once a range lists their records: after a power loss, its files must have them."""
+    made, synced = Streamed(tmp_path), list[str]()
+    await made.append(*FIRST)
+    await made.process().seal(made.command(2))
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    made.fetch()
+    files = [f"{path}{UNFINISHED}" for path in (tmp_path / "archive").rglob("*.parquet")]
+    (range_file,) = [name for name in synced if ".00000001.json." in name]
+    assert len(files) == 3
+    assert set(files) <= set(synced[: synced.index(range_file)])
+
+
 async def test_the_tail_of_another_history_is_refused(tmp_path: Path) -> None:
     """The archive has records that the log then lost: a segment that covers their offsets with other records is not added."""
     made = Streamed(tmp_path)

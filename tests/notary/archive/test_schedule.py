@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,18 @@ def schedule(incarnations: Incarnations, own: int | None, log_time_ms: int) -> A
     sender: Any = SimpleNamespace(incarnation=own)
     config = Config("n", "o", archive=ArchiveSettings(url="segments", every_s=1))
     return ArchiveSchedule(config, driver, sender, lambda: True, lambda: 0.0)
+
+
+def process_of(write: Callable[[bytes], None], *given: Sealed) -> Any:
+    """Returns a process that passes each command to `write`, and gives these answers."""
+    answers = asyncio.StreamReader()
+    for answer in given:
+        answers.feed_data(msgspec.json.encode(answer) + b"\n")
+
+    async def done() -> None:
+        pass
+
+    return SimpleNamespace(stdin=SimpleNamespace(write=write, drain=done), stdout=answers, kill=lambda: None, wait=done)
 
 
 @pytest.mark.parametrize(("own", "turn"), [(1, 0), (2, 1), (3, 2), (None, 3)])
@@ -50,16 +63,35 @@ async def test_skipped_manifests_are_logged(monkeypatch: pytest.MonkeyPatch, cap
     made.every_s = 0
     joiner: Any = made._driver.joiner
     joiner.log_state, joiner.offset_head = SimpleNamespace(key=b"k", payload_partitions=3), 1
-    answers = asyncio.StreamReader()
-    for answer in (Sealed(1, skipped="2 files were skipped"), Sealed(1), Sealed(problem="the end")):
-        answers.feed_data(msgspec.json.encode(answer) + b"\n")
-
-    async def done() -> None:
-        pass
-
     written: list[bytes] = []
-    process: Any = SimpleNamespace(stdin=SimpleNamespace(write=written.append, drain=done), stdout=answers, kill=lambda: None, wait=done)
+    process = process_of(written.append, Sealed(1, skipped="2 files were skipped"), Sealed(1), Sealed(problem="the end"))
     with caplog.at_level(logging.WARNING, "notary.archive"), pytest.raises(ValueError, match="the end"):
         await made._command(process)
     assert (caplog.messages, made.segments) == (["the sealing process skipped manifests: 2 files were skipped"], 2)
     assert msgspec.json.decode(written[0], type=SealCommand) == SealCommand(1, b"k".hex(), payload_partitions=3)
+
+
+async def test_a_later_worker_waits_for_longer_and_leaves_it_to_the_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second worker sends a command at five times the interval, for which a segment of the last two intervals is another's turn."""
+    incarnations, slept, written, now_s = Incarnations(), list[float](), list[bytes](), 0.0
+    for name in ("w1", "w2"):
+        incarnations.register(name.encode(), name, 0)
+    made = schedule(incarnations, 2, 10_000)
+    made._now_s = lambda: now_s
+    joiner: Any = made._driver.joiner
+    joiner.log_state, joiner.offset_head = SimpleNamespace(key=b"k", payload_partitions=3), 1
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    def seal(command: bytes) -> None:
+        nonlocal now_s
+        written.append(command)
+        now_s += 7
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    with pytest.raises(ValueError, match="the end"):
+        await made._command(process_of(seal, Sealed(1), Sealed(skipped_turn=True), Sealed(problem="the end")))
+    assert slept == [5, 5, 5]
+    assert [msgspec.json.decode(command, type=SealCommand).leave_ms for command in written] == [2_000] * 3
+    assert made.behind_s == 3 * 7, "only what was applied before the first command is sealed for certain"

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from notary.cli import main
 from notary.cli.submit import tls_of
 from notary.client import Contradiction, KnownNotaries, Rejected, Unanswered, Unproven, tls_context
+from notary.client.answers import read_transaction
 from notary.client.transport import http_client
 from notary.receipts import VerifierKey
 from notary.receipts.key_history import endorse
@@ -265,6 +266,40 @@ async def test_a_rejection_says_that_another_worker_may_have_decided(workers: Se
     with staged(*[Worker(notary, [], then) for then in workers]) as urls, pytest.raises(Rejected) as raised:
         await submit(urls, deadline_s=4)
     assert notary.decisions
+    assert raised.value.may_be_decided
+
+
+INPUT_1, INPUT_2, REFERENCE = [
+    {"state": f"{'cd' * 32}:{index}", "kind": kind, "consumed_by": "ef" * 32} for index, kind in enumerate(("input", "input", "reference"))
+]
+
+
+@pytest.mark.parametrize(
+    ("reason", "conflicts", "problem"),
+    [
+        ("input-conflict", [INPUT_1, INPUT_1], "do not ascend"),
+        ("input-conflict", [INPUT_2, INPUT_1], "do not ascend"),
+        ("input-conflict", [INPUT_1, REFERENCE], "an reference listed under input-conflict"),
+        ("input-conflict", [], "0 conflicts with the reason"),
+        ("outside-time-window", [INPUT_1], "1 conflicts with the reason"),
+    ],
+)
+def test_members_that_contradict_each_other_are_malformed(reason: str, conflicts: list[dict[str, str]], problem: str) -> None:
+    """No notary decides so. Without a receipt nothing else would detect it."""
+    decision = {"transaction_id": "ab" * 32, "position": 0, "outcome": "rejected", "log_time": 0}
+    with pytest.raises(Malformed, match=problem):
+        read_transaction(json.dumps({**decision, "reason": reason, "conflicts": conflicts}).encode(), "ab" * 32)
+
+
+async def test_a_rejection_on_a_second_connection_leaves_the_outcome_unknown() -> None:
+    """The worker decided, and closed the connection, which an earlier call had opened. It rejects the same bytes on the next one."""
+    notary = Notary()
+    with staged(Worker(notary, ["answer", "lost reset"], "413 too-large")) as urls:
+        async with client_of(urls) as client:
+            await client.submit([request(1)])
+            with pytest.raises(Rejected) as raised:
+                await client.submit([request(2)])
+    assert len(notary.decisions) == 2
     assert raised.value.may_be_decided
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from notary.client import Rejected
+from notary.client import Rejected, Unproven
 from notary.client.rejections import Rejections
+from notary.receipts.errors import NotVerified, Reason
 
 URLS = ["a", "b", "c"]
 
@@ -47,3 +48,17 @@ def test_an_admitted_submission_cannot_be_rejected() -> None:
     rejections.rejected("a", rejection("a"))
     with pytest.raises(Rejected):
         rejections.rejected("c", rejection("c"))
+
+
+def test_an_unknown_key_is_raised_before_other_reasons() -> None:
+    """The key may have been rotated, so the caller asks for the notary's keys, which helps against no other reason."""
+    rejections = Rejections(URLS)
+
+    def unproven(url: str, reason: Reason) -> Unproven:
+        return Unproven(url, NotVerified(reason, ""), "an outcome")
+
+    rejections.rejected("a", unproven("a", "bad-signature"))
+    rejections.rejected("b", key := unproven("b", "unknown-key"))
+    with pytest.raises(Unproven) as caught:
+        rejections.rejected("c", unproven("c", "wrong-root"))
+    assert caught.value is key

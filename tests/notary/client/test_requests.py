@@ -78,6 +78,7 @@ def test_submissions_cut_by_count_and_by_bytes() -> None:
     assert [each for batch in submissions(requests, 3) for each in batch] == requests
     size = len(json.dumps(requests[0], separators=(",", ":"))) + 1
     assert [len(each) for each in submissions(requests, 100, 2 * size)] == [2, 2, 2, 1]
+    assert [len(each) for each in submissions(requests, 100, 2 * size - 2)] == [1] * 7, "two have a comma between them"
     assert [len(each) for each in submissions(requests, 100, 1)] == [1] * 7
     assert list(submissions([])) == []
 

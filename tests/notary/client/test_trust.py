@@ -1,6 +1,7 @@
 """The file of known notaries, and the keys that follow from those in it."""
 
 import fcntl
+import os
 import resource
 from itertools import pairwise
 from pathlib import Path
@@ -108,6 +109,14 @@ def test_a_first_use_is_kept_after_a_line_without_its_end(before: str, file: Pat
     trust(file, A).meet(described())
     with pytest.raises(NotVerified, match="does not follow"):
         trust(file, A).meet(described(str(key_of(Ed25519PrivateKey.generate()))))
+
+
+def test_a_first_use_is_durable(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power loss, the next use must not be a first one again: the line and the new file's name are synced."""
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    trust(file, A).meet(described())
+    assert synced == [str(file), str(file.parent)]
 
 
 def test_a_line_without_its_end_does_not_spoil_the_next_one(file: Path) -> None:

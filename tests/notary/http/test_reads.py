@@ -127,6 +127,7 @@ REJECTED: dict[str, Callable[[str, Bank], Any]] = {
     "a key of the other kind": lambda path, bank: signed(path, bank, party=OTHER.name),
     "an unknown party": lambda path, bank: signed(path, STRANGER),
     "too old": lambda path, bank: signed(path, bank, at_s=-400),
+    "too old, and valid for longer": lambda path, bank: signed(path, bank, at_s=-400, more=f";expires={2**40}"),
     "too early": lambda path, bank: signed(path, bank, at_s=400),
     "expired": lambda path, bank: signed(path, bank, at_s=-20, more=f";expires={int(time.time()) - 10}"),
     "for another notary": lambda path, bank: signed(path, bank, notary="O=Elsewhere"),

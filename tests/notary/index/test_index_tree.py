@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from joiner import Effect, OrderedBatch, Ready, RootSeen
 from joiner.history import NO_CONTENT
 from notary.decision import Conflict, Decision, Kind, Outcome, from_row, leaf, leaf_of_row, to_row
-from notary.index import Index, IndexSettings
+from notary.index import Index, IndexSettings, rocks
 from notary.index import rows as index_rows
 from notary.index.rocks import RocksStore
 from notary.index.store import DECISIONS, POSITIONS, TILES
@@ -243,6 +243,25 @@ def test_a_quarantined_index_stays_so(copied: Path) -> None:
     index.close()
     with pytest.raises(Quarantined, match="never answers again"):
         opened(copied)
+
+
+@pytest.mark.parametrize("by_vote", [True, False])
+def test_a_quarantine_survives_a_power_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_vote: bool) -> None:
+    """No record of the log has the mark, so the index syncs it before the worker stops. RocksDB counts the syncs of its write-ahead log."""
+    made = rocks._database_options(SMALL)
+    made.enable_statistics()
+    monkeypatch.setattr(rocks, "_database_options", lambda settings: made)
+    index = opened(tmp_path / "index")
+    index.apply(step(0, 1))
+    assert "rocksdb.wal.synced COUNT : 0\n" in str(made.get_statistics())
+    if by_vote:
+        roots = [RootSeen(name, number, 1, bytes(32), 0, VOTERS, 0) for number, name in enumerate("bc", 2)]
+        with pytest.raises(Quarantined):
+            index.apply(step(1, 1, roots))
+    else:
+        index.quarantine("a row is rotten")
+    assert "rocksdb.wal.synced COUNT : 1\n" in str(made.get_statistics())
+    index.close()
 
 
 VOTERS = frozenset("abc")

@@ -14,7 +14,7 @@ from notary.receipts import Issuer
 from notary.receipts.issue import GROUP_WIDTH, GROUPS_KEPT
 from notary.tree import TILE_WIDTH, Tree, TreeView, inside_of, leaf_hash
 from notary.verify import verify_receipt
-from tests.notary.receipts.grown import ORIGIN, Grown, private_key, random_decisions
+from tests.notary.receipts.grown import ORIGIN, Grown, private_key, random_decisions, verifier_key
 
 DECISIONS = random_decisions(600)
 
@@ -55,6 +55,14 @@ def test_an_empty_tree_has_a_checkpoint() -> None:
     """The empty tree has a checkpoint: size 0 and the root SHA-256 of nothing."""
     lines = Grown([]).checkpoint().splitlines()
     assert lines[:3] == [ORIGIN, "0", base64.b64encode(sha256(b"").digest()).decode()]
+
+
+def test_a_new_key_signs_at_once() -> None:
+    """After a rotation, no receipt has the former key's signature any more, although the tree has not grown."""
+    notary = Grown(DECISIONS[:20])
+    notary.receipt(7)
+    notary.issuer().sign_with(private_key("next"))
+    verify_receipt(notary.receipt(7), DECISIONS[7], [verifier_key("next")])
 
 
 def test_one_signature_a_size() -> None:

@@ -23,7 +23,7 @@ from notary.index.store import META
 from notary.receipts.errors import NotVerified
 from notary.snapshots.manifest import MANIFEST_BYTES_MAX, Manifest
 from notary.snapshots.store import Folder
-from notary.snapshots.take import damaged_files, find, restore
+from notary.snapshots.take import damaged_files, find, restore, stage_of
 from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank
 from tests.notary.process import ROOT, NotaryDirectory, NotaryProcess
@@ -151,6 +151,21 @@ def test_new_folders_of_a_place_are_durable(tmp_path: Path, monkeypatch: pytest.
     Folder(tmp_path / "a" / "b").put(source, "manifests", "name")
     folders = {str(tmp_path / each) for each in ("", "a", "a/b", "a/b/manifests")}
     assert folders <= set(synced)
+    *_, content, name = synced
+    assert Path(content).name.startswith(".new-"), "the content is synced before its name"
+    assert name == str(tmp_path / "a/b/manifests")
+
+
+def test_a_restored_index_is_durable(fixture: SnapshotFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power loss finds no index, or all of its files: their content and names are synced before the folder gets its name."""
+    fixture.snapshot("create")
+    (manifest,) = fixture.found()
+    index = fixture.directory.path / "index" / "worker-2"
+    stage, synced = stage_of(index), list[str]()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    restore(Folder(fixture.store), manifest, index, lambda *_: None)
+    assert {str(stage / file.name) for file in manifest.files} <= set(synced)
+    assert synced[-3:] == [str(stage / "CURRENT"), str(stage), str(index.parent)]
 
 
 def test_a_place_that_sends_without_end(fixture: SnapshotFixture) -> None:

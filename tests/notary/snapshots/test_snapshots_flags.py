@@ -114,6 +114,29 @@ def test_a_damaged_file_is_copied_again(fixture: SnapshotFixture) -> None:
     assert fixture.snapshot("verify", "--all")["problem"] is None
 
 
+def test_a_file_that_was_cut_off_is_copied_again(fixture: SnapshotFixture) -> None:
+    """A process that was killed may leave the beginning of a file in some stores."""
+    fixture.snapshot("create")
+    for file in (fixture.store / "files").iterdir():
+        file.write_bytes(file.read_bytes()[:-1])
+    fixture.snapshot("create")
+    assert fixture.snapshot("verify", "--all")["problem"] is None
+
+
+def test_a_file_that_is_pruned_meanwhile_is_copied_again(fixture: SnapshotFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `prune` that listed the manifests just before the new one removes files that only the new one names."""
+    put = Folder.put
+
+    def put_beside_a_prune(store: Folder, source: Path, folder: str, name: str) -> None:
+        for file in (fixture.store / "files").iterdir() if folder == "manifests" else ():
+            file.unlink()
+        put(store, source, folder, name)
+
+    monkeypatch.setattr(Folder, "put", put_beside_a_prune)
+    fixture.snapshot("create")
+    assert fixture.snapshot("verify", "--all")["problem"] is None
+
+
 def test_verify_alone_removes_nothing(fixture: SnapshotFixture) -> None:
     """Without the flag `verify` only reports a damaged file, and names the remedy."""
     fixture.snapshot("create")

@@ -2,13 +2,14 @@
 
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from notary.snapshots.store import FILES, MANIFESTS, Folder, Remote, SnapshotStore, store_of
+from notary.snapshots.store import FILES, MANIFESTS, PRUNE_MARGIN_S, Folder, Remote, SnapshotStore, store_of
 from ordering.errors import ConfigurationError, NotReady
 
 
@@ -34,6 +35,16 @@ class _Entries(list[Any]):
 
     def __exit__(self, *_: object) -> None:
         pass
+
+
+def test_an_age_is_in_seconds(tmp_path: Path, store: SnapshotStore) -> None:
+    """`prune` compares it with its margin: files of a snapshot in the making must look young."""
+    made_s = time.time() - 1.5 * PRUNE_MARGIN_S
+    os.utime(tmp_path / "store" / MANIFESTS / "1", (made_s, made_s))
+    old_s, young_s, missing_s = [store.age_s(MANIFESTS, name) for name in ("1", "2", "missing")]
+    assert PRUNE_MARGIN_S < old_s < 2 * PRUNE_MARGIN_S
+    assert -1 < young_s < PRUNE_MARGIN_S
+    assert missing_s == 0
 
 
 def test_a_file_that_vanishes_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

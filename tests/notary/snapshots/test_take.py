@@ -128,9 +128,12 @@ def test_a_failed_restore_leaves_a_linked_folder(fixture: SnapshotFixture, tmp_p
         file.write_bytes(b"x")
     shutil.rmtree(fixture.index)
     (tmp_path / "disk" / "index").mkdir(parents=True)
+    (tmp_path / "disk" / "index").chmod(0o750)
     fixture.index.symlink_to(tmp_path / "disk" / "index")
     fixture.snapshot("restore", code=1)
     assert list(fixture.index.iterdir()) == []
+    assert fixture.index.stat().st_mode & 0o777 == 0o750
+    assert [left.name for left in (tmp_path / "disk").iterdir()] == ["index"]
 
 
 def test_a_mounted_folder_is_refused_first(fixture: SnapshotFixture, monkeypatch: pytest.MonkeyPatch) -> None:
