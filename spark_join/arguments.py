@@ -101,6 +101,12 @@ def _add_restore(command: argparse.ArgumentParser) -> None:
         help="every replica syncs the ordering topic to its disk before it acknowledges, as with notary init --flush-messages",
     )
     command.add_argument(
+        "--until",
+        type=_positive,
+        metavar="OFFSET",
+        help="leave out the ordering records from this offset on, which `notary salvage` names if the log went on after a loss",
+    )
+    command.add_argument(
         "--without-unlisted",
         action="store_true",
         help="restore even if files are there that no range lists: if the last ranges are gone, their decisions are given up, and states"

@@ -175,6 +175,7 @@ def _restore(chosen: argparse.Namespace) -> int:
             renumber=chosen.renumber,
             without_unlisted=chosen.without_unlisted,
             flush_messages=chosen.flush_messages,
+            until=chosen.until,
         )
     print(msgspec.json.encode(restored).decode())
     if not restored.appended:

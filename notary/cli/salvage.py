@@ -24,12 +24,13 @@ from typing import Any, Final
 
 import msgspec
 
-from joiner import JoinerState
+from joiner import Joiner, JoinerState, Ready
 from joiner.recheck import examine
 from notary import keys
 from notary.access import alone_in
 from notary.cli import EXIT_DONE, EXIT_NO, json_line, owner
 from notary.cli.export import ExportProgress
+from notary.cli.replay import Replay
 from notary.config import Config, load
 from notary.receipts.note import VerifierKey
 from notary.salvage.choice import Choice, choose
@@ -43,6 +44,7 @@ from notary.tree import TreeView
 from ordering.durable import make_directory, replace_file
 from ordering.errors import ConfigurationError, CorruptRecord, OutcomeUnknown
 from ordering.local_reader import describe
+from ordering.log import Record
 from ordering.records import SALVAGE_FORMAT, SalvageBegin, SalvageDone, SalvageItems
 from ordering.salvage import Decided, Item, decode_items, encode_items
 from ordering.signatures import SigningKey, endorse_key
@@ -253,21 +255,47 @@ class SalvageCommand:
                 if (done := await self._attempt(job, signer)) is not None:
                     return await self._place_key(job, *done)
         except ChoiceRefused as refusal:
-            self._progress.end()
-            began = self._own_key(job) is not None
-            if self._arguments.json:
-                facts = {"refused": str(refusal), "position": refusal.position, "sides": refusal.sides, "began": began}
-                print(json_line({"done": False, **facts}))
-            else:
-                print(f"refused        {refusal}")
-                for line in sides_of(refusal, job.kept, job.indexes, job.receipts):
-                    print(line)
-                if began:
-                    print("               An earlier run put a key in force that no worker has: only a complete salvage ends that")
-            return EXIT_NO
+            return await self._refused(job, refusal)
         raise OutcomeUnknown(
             f"other records of the owner interrupted {ATTEMPTS_MAX} attempts: stop other commands, and run the same command again"
         )
+
+    async def _refused(self, job: "SalvageJob", refusal: ChoiceRefused) -> int:
+        """Report that the sources contradict each other; returns the exit code."""
+        self._progress.end()
+        began = self._own_key(job) is not None
+        until = await self._deciding_entry(job, refusal.position) if any(THE_LOG in side for side in refusal.sides) else None
+        if self._arguments.json:
+            facts = {"refused": str(refusal), "position": refusal.position, "sides": refusal.sides, "until": until, "began": began}
+            print(json_line({"done": False, **facts}))
+            return EXIT_NO
+        print(f"refused        {refusal}")
+        for line in sides_of(refusal, job.kept, job.indexes, job.receipts, until if self._config.log.kind == "kafka" else None):
+            print(line)
+        if began:
+            print("               An earlier run put a key in force that no worker has: only a complete salvage ends that")
+        return EXIT_NO
+
+    async def _deciding_entry(self, job: "SalvageJob", position: int) -> int | None:
+        """Replay the log; returns the offset of the entry that decided this position.
+
+        Returns None if the log has no decision there, if a salvage put it back, or if contents of the log were freed.
+        """
+        id_, log = job.kept.transaction_at(position), job.log.log
+        if id_ is None or any(offsets.log_start for offsets in (await log.offsets()).values()):
+            return None
+        deciding: list[int] = []
+
+        def observe(_: Sequence[Record], ready: Ready) -> None:
+            deciding.extend([batch.offset for batch in ready.batches if any(request.transaction_id == id_ for request in batch.requests)])
+
+        replay = Replay(log, Joiner(), observe, ordering_only=False, name=f"notary {self.name}")
+        replay.enough = lambda: bool(deciding)
+        try:
+            await replay.read_to_end()
+        finally:
+            await replay.close()
+        return deciding[0] if deciding else None
 
     async def _complete(self, job: "SalvageJob", goal: "_Goal") -> int:
         """Complete the salvage of an earlier run, whose `done` took effect; with `--plan` only report it."""

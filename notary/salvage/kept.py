@@ -73,6 +73,10 @@ class KeptIndex:
         size = self.tree.size
         return Tree(size, read_edge(size, self._index.tree.tile))
 
+    def transaction_at(self, position: int) -> TransactionId | None:
+        """Returns the id of the transaction that the log decided at that position; None without one."""
+        return self._index.transaction_at(position)
+
     def decided(self, ids: Sequence[TransactionId]) -> dict[TransactionId, int]:
         """Returns the positions of those transactions that are decided."""
         found = [(id_, self._index.position(id_)) for id_ in ids]

@@ -87,8 +87,13 @@ def _behind(choice: Choice, reach: Reach) -> list[WaitingBatch]:
     return [batch for batch in reach.waiting if batch.end > choice.end]
 
 
-def sides_of(refusal: ChoiceRefused, log: KeptLog, indexes: Sequence[Witness], receipts: Sequence[Receipt]) -> Iterator[str]:
-    """Yields, for each side of a refusal, the answers that are contradicted if it is left out."""
+def sides_of(
+    refusal: ChoiceRefused, log: KeptLog, indexes: Sequence[Witness], receipts: Sequence[Receipt], until: int | None
+) -> Iterator[str]:
+    """Yields, for each side of a refusal, the answers that are contradicted if it is left out.
+
+    `until`: the offset of the ordering record that decided the position of the refusal, if the log can be restored up to it.
+    """
     sizes = {source.name: source.tree.size for source in (log, *indexes)}
     held = {receipt.name: receipt.position for receipt in receipts}
     position = refusal.position
@@ -101,7 +106,10 @@ def sides_of(refusal: ChoiceRefused, log: KeptLog, indexes: Sequence[Witness], r
         else:
             answers = "no answer"
         if THE_LOG in side:
-            yield f"               without {named(side)}: copy the log up to before position {position} into new topics, and salvage there"
+            how = f"copy the log up to before position {position} into new topics, and salvage there"
+            if until is not None:
+                how = f"archive it, restore that into new topics with --until {until}, and salvage there"
+            yield f"               without {named(side)}: {how}"
             yield f"               (docs/salvage.md). It contradicts {answers}"
         else:
             yield f"               without {named(side)}: contradicts {answers}"

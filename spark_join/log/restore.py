@@ -32,6 +32,7 @@ TOPIC_SETTINGS: Final = {
     "max.message.bytes": str(8 * 1024 * 1024),
 }
 """The settings of both topics, as the notary creates them."""
+_ORDER: Final = ("ordering", 0)
 _TYPE: Final = "message.timestamp.type"
 _LIMITS: Final = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
 _OPEN: Final = {_TYPE: "CreateTime"} | dict.fromkeys(_LIMITS, str(2**62 // 1000))  # Spark reads microseconds, in 64 bits
@@ -61,32 +62,36 @@ def restore(
     renumber: bool = False,
     without_unlisted: bool = False,
     flush_messages: bool = False,
+    until: int | None = None,
 ) -> Restored:
     """Restore the archive in `folder`. `on_stage` gets the name of each stage, and `on_warning` each warning. Raises `CouldNotVerify`.
 
     `go_on` finishes an interrupted restore, or finds that it is done. `renumber` allows an archive with offsets without a record: no
     producer can leave an offset out, so later records get other offsets. `without_unlisted` allows files that no range lists.
-    `flush_messages` sets `flush.messages=1` on the ordering topic: an archive has no settings.
+    `flush_messages` sets `flush.messages=1` on the ordering topic: an archive has no settings. `until` leaves out the ordering records from
+    this offset on, for a salvage of a log that went on after a loss (docs/salvage.md).
     """
     closed = _CLOSED | ({"flush.messages": "1"} if flush_messages else {})
     ranges = read_ranges(folder)
     payload_partitions = ranges[-1].payload_partitions
     files = [file for each in ranges for file in each.files]
     ends = ends_of(files, payload_partitions)
-    topic_partitions = list(ends)
+    wanted = _records(files, ends)
     _refuse_unlisted(folder, on_warning, without_unlisted=without_unlisted)
     if not renumber:
-        _refuse_gaps(folder, files, ends)
+        _refuse_gaps(folder, wanted, ends)
+    if until is not None:
+        wanted[_ORDER] = _checked(until, wanted[_ORDER], renumber=renumber)
     client_settings(kafka)  # raises for settings that `send` cannot use, before anything is written
     counts = {kafka.ordering: 1, kafka.payload: payload_partitions}
     with Admin(session, kafka) as admin:
         on_stage("topics")
-        is_done = go_on and _has_all(admin, kafka, counts, _records(files, topic_partitions))
+        is_done = go_on and _has_all(admin, kafka, counts, wanted)
         for topic, partitions in counts.items():
             _refuse_what_is_there(admin, kafka, topic, partitions, go_on=go_on, is_done=is_done)
         on_stage("archive")
         read_archive(session, folder)  # compares every file with its range
-        jobs = _jobs(kafka, folder, files, topic_partitions)
+        jobs = _jobs(kafka, folder, files, wanted)
         if go_on:
             on_stage("what is there already")
             _refuse_other_records(session, kafka, admin, jobs)
@@ -95,7 +100,7 @@ def restore(
                 admin.change(kafka.payload, _CLOSED)
             if flush_messages:
                 admin.change(kafka.ordering, closed)
-            return Restored(_by_topic(_records(files, topic_partitions)), 0, _replicas(admin, kafka, {}, on_warning))
+            return Restored(_by_topic(wanted), 0, _replicas(admin, kafka, {}, on_warning))
         replicas = _replicas(admin, kafka, _make_ready(admin, counts), on_warning)
         on_stage("records")
         sent = _send_all(session, kafka, jobs)
@@ -144,8 +149,17 @@ def _has_all(admin: Admin, kafka: Kafka, counts: Mapping[str, int], records: Map
     }
 
 
-def _refuse_gaps(folder: Path, files: list[ArchivedFile], ends: Mapping[TopicPartition, int]) -> None:
-    for topic_partition, records in _records(files, ends).items():
+def _checked(until: int, end: int, *, renumber: bool) -> int:
+    """Returns the number of ordering records before offset `until`. Raises `CouldNotVerify`."""
+    if renumber:
+        raise CouldNotVerify("--until is an offset of the archive, and --renumber gives records other offsets: give one of them")
+    if not 0 < until < end:
+        raise CouldNotVerify(f"--until {until} should be 1 to {end - 1}: the archive has the ordering records 0 to {end - 1}")
+    return until
+
+
+def _refuse_gaps(folder: Path, wanted: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
+    for topic_partition, records in wanted.items():
         if records != (end := ends[topic_partition]):
             raise CouldNotVerify(
                 f"{folder} has {records} records of {describe(topic_partition)} at {end} offsets: no producer can leave an offset"
@@ -208,12 +222,14 @@ def _replicas(admin: Admin, kafka: Kafka, made: Mapping[str, int], on_warning: C
     return found
 
 
-def _jobs(kafka: Kafka, folder: Path, files: list[ArchivedFile], topic_partitions: list[TopicPartition]) -> dict[TopicPartition, Job]:
+def _jobs(kafka: Kafka, folder: Path, files: list[ArchivedFile], wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, Job]:
     names = {"ordering": kafka.ordering, "payload": kafka.payload}
-    paths: dict[TopicPartition, list[str]] = {topic_partition: [] for topic_partition in topic_partitions}
+    paths: dict[TopicPartition, list[str]] = {topic_partition: [] for topic_partition in wanted}
     for file in files:
         paths[file.topic_partition].append(str(folder / file.path))
-    return {(topic, partition): Job(names[topic], partition, paths[topic, partition]) for topic, partition in topic_partitions}
+    return {
+        (topic, partition): Job(names[topic], partition, paths[topic, partition], records) for (topic, partition), records in wanted.items()
+    }
 
 
 def _refuse_other_records(session: SparkSession, kafka: Kafka, admin: Admin, jobs: Mapping[TopicPartition, Job]) -> None:

@@ -36,13 +36,15 @@ class Job(msgspec.Struct, frozen=True):
     partition: int
     files: Sequence[str]
     """Paths of its archived files, in their order."""
+    records: int
+    """The number of their records to restore, from the first one on."""
 
 
 class Sent(msgspec.Struct, frozen=True):
     """The result of one job. The partition holds the records of `digest` if `problem` is None."""
 
     digest: Digest
-    """The digest of all archived records, numbered 0, 1, 2, …"""
+    """The digest of all records to restore, numbered 0, 1, 2, …"""
     appended: int
     problem: str | None
 
@@ -61,9 +63,9 @@ def send(job: Job, kafka: Kafka) -> Sent:
 
 
 def digest_of_first(job: Job, records: int) -> Digest:
-    """Returns the digest of the first `records` archived records, numbered 0, 1, 2, …; of all if there are fewer."""
+    """Returns the digest of the first `records` of the records to restore, numbered 0, 1, 2, …; of all if there are fewer."""
     digester = Digester()
-    for number, record in enumerate(islice(_records(job.files), records)):
+    for number, record in enumerate(islice(_records(job), records)):
         digester.add_one(number, *record)
     return digester.digest()
 
@@ -81,7 +83,7 @@ async def _append(job: Job, kafka: Kafka, digester: Digester) -> int:
     try:
         batch, before = producer.create_batch(), None
         number = 0
-        for number, record in enumerate(_records(job.files), 1):
+        for number, record in enumerate(_records(job), 1):
             digester.add_one(number - 1, *record)
             if number > log_end_offset and not _fits(batch, *record):
                 before = await _hand_over(producer, batch, topic_partition, before)
@@ -98,8 +100,12 @@ async def _append(job: Job, kafka: Kafka, digester: Digester) -> int:
             await producer.stop()
 
 
-def _records(files: Sequence[str]) -> Iterator[tuple[int, bytes | None, bytes | None]]:
-    """Yields append_time_ms, key and value of each record; keeps one row group in memory."""
+def _records(job: Job) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+    """Yields append_time_ms, key and value of each record to restore; keeps one row group in memory."""
+    return islice(_archived(job.files), job.records)
+
+
+def _archived(files: Sequence[str]) -> Iterator[tuple[int, bytes | None, bytes | None]]:
     for file in files:
         with pq.ParquetFile(file) as parquet:
             for group in range(parquet.num_row_groups):

@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -74,7 +75,7 @@ def _archived(
 
 
 def _restored(
-    spark: SparkSession, kafka: Kafka, folder: Path, on_stage: OnStage = _ignore, on_warning: Callable[[str], None] = _ignore, **how: bool
+    spark: SparkSession, kafka: Kafka, folder: Path, on_stage: OnStage = _ignore, on_warning: Callable[[str], None] = _ignore, **how: Any
 ) -> Restored:
     return restore(spark, kafka, folder, on_stage, on_warning, **how)
 
@@ -295,7 +296,7 @@ def test_restore_goes_on(spark: SparkSession, kafka: Kafka, kafka_broker: Broker
     _archived(spark, other, tmp_path / "other")
     before = _there(spark, copy)
     with pytest.raises(
-        CouldNotVerify, match=r"-copy\.\w+ partition 0 holds .* is no interrupted restore of this archive .* nothing is appended to it"
+        CouldNotVerify, match=r"-copy\.\w+ partition 0 holds .* is no interrupted restore of this archive, and nothing is appended to it"
     ):
         _restored(spark, copy, tmp_path / "other", go_on=True)
     assert _there(spark, copy) == before
@@ -310,12 +311,32 @@ def test_restore_goes_on(spark: SparkSession, kafka: Kafka, kafka_broker: Broker
     with pytest.raises(CouldNotVerify, match=in_use):
         _restored(spark, copy, tmp_path)
     with pytest.raises(
-        CouldNotVerify, match=r"-copy\.\w+ partition 0 holds .* is no interrupted restore of this archive .* nothing is appended to it"
+        CouldNotVerify, match=r"-copy\.\w+ partition 0 holds .* is no interrupted restore of this archive, and nothing is appended to it"
     ):
         _restored(spark, copy, tmp_path / "other", go_on=True)
     assert _there(spark, copy) == _there(spark, kafka)
     kafka_broker.append(copy.prefix, {0: [b"p5"]})
     with pytest.raises(CouldNotVerify, match=in_use):
+        _restored(spark, copy, tmp_path, go_on=True)
+
+
+def test_restore_up_to_an_offset(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
+    """The ordering records from the offset on are left out, and all payloads restored; `--continue` knows the result."""
+    _archived(spark, kafka, tmp_path)
+    copy, before = _copy(kafka), _there(spark, kafka)
+    kafka_broker.append(kafka.prefix, {-1: [b"o3", b"o4"], 0: [b"p4"]})
+    _archived(spark, kafka, tmp_path)
+    for until in (0, 4):
+        with pytest.raises(CouldNotVerify, match=rf"--until {until} should be 1 to 3: the archive has the ordering records 0 to 3"):
+            _restored(spark, copy, tmp_path, until=until)
+    with pytest.raises(CouldNotVerify, match="--renumber gives records other offsets"):
+        _restored(spark, copy, tmp_path, until=2, renumber=True)
+    assert _restored(spark, copy, tmp_path, until=2).records == {"ordering": 2, "payload": 4}
+    there = _there(spark, copy)
+    assert there["ordering", 0] == before["ordering", 0]
+    assert there["payload", 0] == _there(spark, kafka)["payload", 0]
+    assert _restored(spark, copy, tmp_path, go_on=True, until=2).appended == 0
+    with pytest.raises(CouldNotVerify, match="nothing is written to a log that is in use"):
         _restored(spark, copy, tmp_path, go_on=True)
 
 

@@ -1,5 +1,6 @@
 """`notary salvage` on real logs that lost their end, with real indexes and receipts that survived."""
 
+import asyncio
 import hashlib
 import io
 import json
@@ -16,15 +17,17 @@ from notary import cli, keys
 from notary.agreement import Agreement
 from notary.cli import salvage
 from notary.cli.owner import CommandOutcome, OwnedLog
+from notary.config import load
 from notary.index import Index, rows, viewing
 from notary.index.index import _encode
 from notary.salvage.statements import THE_LOG, ChoiceRefused
 from notary.verify import decision_and_receipt, verify_receipt
 from ordering.embedded import EmbeddedLog
 from ordering.log import ORDERING, LogOffsets
-from ordering.records import Key, OwnerRecord, SalvageBegin
+from ordering.records import Entry, Key, OwnerRecord, SalvageBegin, decode
 from ordering.signatures import SigningKey, endorse_key
 from ordering.store import KEY, open_store
+from tests.kafka.reading_back import read_log_records
 from tests.notary.cli.written import die, entry, fill, log_ends, register, write
 from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank, RequestObject, fresh_state, spend
@@ -195,11 +198,16 @@ def test_a_log_that_went_on(wreck: Wreck, bank: Bank) -> None:
     """A worker went on in the cut log, so index and log contradict each other: the command refuses, with the position and both names."""
     wreck.cut()
     with wreck.start() as process, CheckedClient(process.url) as client:
+        (decision,) = client.decide(bank, spend())
         client.decide(bank, spend())
         assert process.stop() == 0
     refused = wreck.salvage("--index", wreck.index, "--yes", code=1)
     assert refused["position"] == 6
     assert sorted(refused["sides"]) == [[str(wreck.index)], ["the log"]]
+    records = asyncio.run(read_log_records(load(wreck.directory.config)))[ORDERING]
+    named = decode(records[refused["until"]].value)
+    assert isinstance(named, Entry)
+    assert bytes.fromhex(decision["transaction_id"]) in named.transaction_ids
 
 
 def test_a_log_that_went_on_without_a_decision(wreck: Wreck, bank: Bank) -> None:
