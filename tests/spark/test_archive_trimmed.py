@@ -31,7 +31,9 @@ class TrimFixture:
     def __init__(self, folder: Path, broker: Guarded, command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
         self.folder, self.broker, self._command, self._capsys = folder, broker, command, capsys
         self.bank = Bank()
-        self.directory = NotaryDirectory.create(folder / "notary", options=["--kafka", broker.inside, "--topic-prefix", "notary"])
+        self.directory = NotaryDirectory.create(
+            folder / "notary", options=["--kafka", broker.inside, "--topic-prefix", "notary", "--format-version", "1"]
+        )
         self.directory.register(self.bank)
         (folder / "trimmer.toml").write_text(
             f"bootstrap = '{broker.outside}'\nsecurity_protocol = 'SSL'\n"
