@@ -42,7 +42,7 @@ from notary.salvage.report import after, facts_of, lines_forgotten, lines_of, si
 from notary.salvage.statements import THE_LOG, ChoiceRefused, Receipt
 from notary.tree import TreeView
 from ordering.durable import make_directory, replace_file
-from ordering.errors import ConfigurationError, CorruptRecord, OutcomeUnknown
+from ordering.errors import ConfigurationError, CorruptRecord, NotReady, OutcomeUnknown
 from ordering.local_reader import describe
 from ordering.log import Record
 from ordering.records import SALVAGE_FORMAT, SalvageBegin, SalvageDone, SalvageItems
@@ -251,7 +251,7 @@ class SalvageCommand:
             self._complete_rotation(job)
             for attempt in range(ATTEMPTS_MAX):
                 if attempt:
-                    self._say(f"another record came between: the {self.name} starts over, with another key")
+                    self._report(f"another record came between: the {self.name} starts over, with another key")
                 if (done := await self._attempt(job, signer)) is not None:
                     return await self._place_key(job, *done)
         except ChoiceRefused as refusal:
@@ -279,10 +279,11 @@ class SalvageCommand:
     async def _deciding_entry(self, job: "SalvageJob", position: int) -> int | None:
         """Replay the log; returns the offset of the entry that decided this position.
 
-        Returns None if the log has no decision there, if a salvage put it back, or if contents of the log were freed.
+        Returns None if the log has no decision there, if a salvage put it back, or if contents of the log were freed. Returns None, too, if
+        the log cannot be read now: the refusal must be reported in any case.
         """
         id_, log = job.kept.transaction_at(position), job.log.log
-        if id_ is None or any(offsets.log_start for offsets in (await log.offsets()).values()):
+        if id_ is None:
             return None
         deciding: list[int] = []
 
@@ -292,7 +293,10 @@ class SalvageCommand:
         replay = Replay(log, Joiner(), observe, ordering_only=False, name=f"notary {self.name}")
         replay.enough = lambda: bool(deciding)
         try:
-            await replay.read_to_end()
+            if not any(offsets.log_start for offsets in (await log.offsets()).values()):
+                await replay.read_to_end()
+        except NotReady as problem:
+            self._report(f"the ordering record of position {position} was not found: {problem}")
         finally:
             await replay.close()
         return deciding[0] if deciding else None
@@ -344,7 +348,7 @@ class SalvageCommand:
         """
         log, sealed = job.log, self._sealed
         while log.joiner.hole is not None:
-            self._say(f"sealing entry ({log.joiner.hole.incarnation}, {log.joiner.hole.sequence}), whose content is missing")
+            self._report(f"sealing entry ({log.joiner.hole.incarnation}, {log.joiner.hole.sequence}), whose content is missing")
             await log.seal(signer)
             self._sealed += 1
         if self._sealed > sealed:  # a rotation behind the entry took effect only now
@@ -432,10 +436,10 @@ class SalvageCommand:
             return True
         if not sys.stdin.isatty() or self._arguments.json:
             raise ConfigurationError("nothing was appended: read the plan above (or --plan), then give --yes")
-        self._say(f"this cannot be undone. Type the number of decisions that the log then has, {choice.end}, to go on:")
+        self._report(f"this cannot be undone. Type the number of decisions that the log then has, {choice.end}, to go on:")
         return sys.stdin.readline().strip() == str(choice.end)
 
-    def _say(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         self._progress.end()
         print(f"notary {self.name}: {text}", file=sys.stderr)
 

@@ -17,12 +17,14 @@ from notary import cli, keys
 from notary.agreement import Agreement
 from notary.cli import salvage
 from notary.cli.owner import CommandOutcome, OwnedLog
+from notary.cli.replay import Replay
 from notary.config import load
 from notary.index import Index, rows, viewing
 from notary.index.index import _encode
 from notary.salvage.statements import THE_LOG, ChoiceRefused
 from notary.verify import decision_and_receipt, verify_receipt
 from ordering.embedded import EmbeddedLog
+from ordering.errors import NotReady
 from ordering.log import ORDERING, LogOffsets
 from ordering.records import Entry, Key, OwnerRecord, SalvageBegin, decode
 from ordering.signatures import SigningKey, endorse_key
@@ -208,6 +210,23 @@ def test_a_log_that_went_on(wreck: Wreck, bank: Bank) -> None:
     named = decode(records[refused["until"]].value)
     assert isinstance(named, Entry)
     assert bytes.fromhex(decision["transaction_id"]) in named.transaction_ids
+
+
+def test_a_refusal_is_reported_without_the_record_that_decided(wreck: Wreck, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log returns nothing while that record is looked for. The refusal names position and sides nevertheless."""
+    wreck.cut()
+    with wreck.start() as process, CheckedClient(process.url) as client:
+        client.decide(bank, spend())
+        assert process.stop() == 0
+
+    class Silent(Replay):
+        async def read_to_end(self) -> None:
+            raise NotReady("the log returned no record for 30 s")
+
+    monkeypatch.setattr(salvage, "Replay", Silent)
+    refused = wreck.salvage("--index", wreck.index, "--yes", code=1)
+    assert (refused["position"], refused["until"]) == (6, None)
+    assert "was not found: the log returned no record for 30 s" in refused["stderr"]
 
 
 def test_a_log_that_went_on_without_a_decision(wreck: Wreck, bank: Bank) -> None:
