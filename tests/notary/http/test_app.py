@@ -77,11 +77,14 @@ class Service:
         return answer
 
     async def pending(self) -> None:
-        """Wait until a submission waits for the log."""
-        while not self.worker.sender.queue.pending_requests:  # noqa: ASYNC110 - polled from outside
+        """Wait until a submission waits for the log. It fails if none does, as after an answer 503."""
+        deadline_s = asyncio.get_running_loop().time() + PENDING_S_MAX
+        while not self.worker.sender.queue.pending_requests:
+            assert asyncio.get_running_loop().time() < deadline_s, "no submission waits for the log"
             await asyncio.sleep(0.005)
 
 
+PENDING_S_MAX = 60.0
 PATIENT = {
     "worker.hole_timeout_ms": 600_000,
     "worker.unreachable_ms": 600_000,
@@ -185,10 +188,16 @@ async def test_a_decision_may_take_longer_than_a_head(own_directory: NotaryDirec
     """A decision may take longer than the deadline for a head: the connection gets its answer, and serves another call."""
     async with serving(own_directory, head_s_max=0.2) as service:
         url = service.http.base_url
-        reader, writer = await asyncio.open_connection(url.host, url.port)
-        for body in (bank.body(spend()), bank.body(spend())):
-            service.gate.clear()
-            writer.write(post_head(len(body), "Prefer: wait=60") + body)
+        bodies = [bank.body(spend()), bank.body(spend())]
+        service.gate.clear()
+        # The first call is there before its connection is accepted. A pause of this process cannot make it late.
+        early = socket.create_connection((url.host, url.port))
+        early.sendall(post_head(len(bodies[0]), "Prefer: wait=60") + bodies[0])
+        reader, writer = await asyncio.open_connection(sock=early)
+        for number, body in enumerate(bodies):
+            if number:
+                service.gate.clear()
+                writer.write(post_head(len(body), "Prefer: wait=60") + body)
             await service.pending()
             # The end of another connection shows that the deadline for a head has passed.
             silent, closing = await asyncio.open_connection(url.host, url.port)

@@ -80,7 +80,7 @@ async def test_a_body_that_does_not_come(own_directory: NotaryDirectory, bank: B
         wire.send(post_head(10) + b"xx")
         return wire.problem()["status"], wire.is_closed()
 
-    async with overloaded(own_directory, bank, head_s_max=0.2) as service:
+    async with overloaded(own_directory, bank, head_s_max=1.0) as service:
         assert await by_hand(service, talk) == (503, True)
 
 
