@@ -193,14 +193,20 @@ def end_anew(key_file: Path, history_file: Path, origin: str) -> None:
         ) from None
 
 
-def adopt(made: Path, key_file: Path, history_file: Path, origin: str) -> tuple[HistoricKey, ...]:
+def adopt(made: Path, key_file: Path, history_file: Path, origin: str, *, lost: bool = False) -> tuple[HistoricKey, ...]:
     """Put the key of the file `made`, which is in force in the log, in place of the present one. Returns the history that ends with it.
 
-    This drops any other rotation that was prepared here: its key follows a key that is no longer in force. Raises `ConfigurationError`.
-    After an error or a kill the same call completes it.
+    With `lost`, the present key may be missing: then that key begins a new history. This drops any other rotation that was prepared here:
+    its key follows a key that is no longer in force. Raises `ConfigurationError`. After an error or a kill the same call completes it.
     """
     key_next, history_next = next_of(key_file), next_of(history_file)
     try:
+        if lost and not key_file.exists():
+            history_next.unlink(missing_ok=True)
+            key_next.unlink(missing_ok=True)
+            create_file(key_next, made.read_bytes(), 0o600)
+            end_anew(key_file, history_file, origin)
+            return present_history(key_file, history_file, origin)
         finish(key_file, history_file, origin)
         present, new = load(key_file), load(made)
         wanted = VerifierKey(origin, new.public_key().public_bytes_raw())
@@ -217,6 +223,12 @@ def adopt(made: Path, key_file: Path, history_file: Path, origin: str) -> tuple[
             f"cannot put the key {made} in place of {key_file}: {problem.strerror or problem}. Correct that, and run it again"
         ) from None
     return present_history(key_file, history_file, origin)
+
+
+def endorsed_next(key_file: Path, history_file: Path, origin: str, in_force: bytes) -> bool:
+    """Returns true if a prepared key is here that the key in force has endorsed. Raises `ConfigurationError`."""
+    key_next = next_of(key_file)
+    return key_next.exists() and _continues(next_of(history_file), load(key_next).public_key(), origin, in_force)
 
 
 def prepared(key_file: Path, history_file: Path, origin: str) -> PreparedKey | None:

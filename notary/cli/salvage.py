@@ -82,6 +82,11 @@ def add_arguments(parser: argparse.ArgumentParser, work: str = WORK) -> None:
         metavar="DIR",
         help=f"the folder for an index of the log and for the new key (default: {work} beside notary.toml)",
     )
+    parser.add_argument(
+        "--lost",
+        action="store_true",
+        help="no machine and no backup has the notary's present key: the salvage's key begins a new key history",
+    )
     owner.add_arguments(parser)
 
 
@@ -142,26 +147,53 @@ class SalvageCommand:
 
         The present key endorses the salvage's. If it were a former one, no client could follow from the key in force to the new key. A
         history that goes on after the key in force is right: the log has lost the record of that rotation.
+
+        With `--lost` the present key may be missing. Or it may be one that the log does not know yet: `notary key rotate --lost` may have
+        put it in force behind an entry without content.
         """
+        key_file, history_file = self._key_files
         own = {keys.load(file).public_key().public_bytes_raw() for file in self._own_key_files()}
         in_force = next((key for key in reversed(log.state.keys) if key not in own), log.state.keys[0])
-        ends, known = keys.verifier_keys(self._key_files[1], self._config.origin)
-        if in_force not in [key.public_key for key in known]:
-            raise keys.missed_rotation(
-                self._config.origin,
-                in_force,
-                [str(key) for key in ends],
-                f". If an interrupted {self.name} made that key, name the folder that has it with --work. If that folder is lost, the key"
-                f" is lost too: move {self._key_files[0]} to {keys.next_of(self._key_files[0]).name}, and put it, or another key, in force"
-                " by `notary key rotate --lost`",
-            )
+        if self._without_key:
+            if keys.endorsed_next(*self._key_files, self._config.origin, in_force):
+                raise ConfigurationError(
+                    f"the lost key has endorsed the key in {keys.next_of(key_file)}, which clients will trust: move it to {key_file}, and"
+                    f" {keys.next_of(history_file)} to {history_file}, and run the same command without --lost"
+                )
+            return
+        ends, known = keys.verifier_keys(history_file, self._config.origin)
+        public_keys = [key.public_key for key in known]
+        if in_force in public_keys or log.state.key in public_keys:
+            return
+        if self._arguments.lost and ends[0].public_key not in log.state.keys:
+            return
+        raise keys.missed_rotation(
+            self._config.origin,
+            in_force,
+            [str(key) for key in ends],
+            f". If an interrupted {self.name} made that key, name the folder that has it with --work. If no machine and no backup has it,"
+            f" move {key_file} to {keys.next_of(key_file).name}, and put it, or another key, in force by `notary key rotate --lost`; if the"
+            f" log ends at an entry without content, move {key_file} away, and give --lost here",
+        )
+
+    @property
+    def _without_key(self) -> bool:
+        """True if the notary's present key is lost, and its file is missing."""
+        return self._arguments.lost and not self._key_files[0].exists()
 
     def _complete_rotation(self, job: "SalvageJob") -> None:
         """Put a prepared key in place that was in force, in the log or, since the log may have lost that rotation, in a source.
 
         The history that the salvage's key continues must have each key that signed answers. Raises `ConfigurationError`, also without the
-        present key, which endorses the salvage's.
+        present key, which endorses the salvage's, unless it is lost.
         """
+        if self._without_key:
+            return
+        if not self._key_files[0].exists():
+            raise ConfigurationError(
+                f"there is no {self._key_files[0]}, the notary's present key, which endorses the new one: copy it from another worker's"
+                " machine or a backup. If it is lost everywhere, give --lost"
+            )
         keys.present_history(*self._key_files, self._config.origin)
         used = {*job.log.state.keys, *_shown_keys(job)}
         _, *prepared = keys.verifier_keys(self._key_files[1], self._config.origin)[0]
@@ -171,10 +203,16 @@ class SalvageCommand:
 
     def _missing_keys(self, job: "SalvageJob") -> list[str]:
         """Returns the verifier keys that were in force by a source, and that neither the log nor this machine has."""
-        known = [key.public_key for key in keys.verifier_keys(self._key_files[1], self._config.origin)[1]]
+        known = [key.public_key for key in self._known_keys()]
         own = [keys.load(file).public_key().public_bytes_raw() for file in self._own_key_files()]
         missing = _shown_keys(job) - {*known, *own, *job.log.state.keys}
         return [str(VerifierKey(self._config.origin, key)) for key in sorted(missing)]
+
+    def _known_keys(self) -> list[VerifierKey]:
+        """Returns the keys of this machine's key history; none if it is missing and the present key is lost."""
+        if self._without_key and not self._key_files[1].exists():
+            return []
+        return keys.verifier_keys(self._key_files[1], self._config.origin)[1]
 
     def _own_key_files(self) -> list[Path]:
         """Returns the files of the keys that attempts of this command made, in order."""
@@ -217,7 +255,7 @@ class SalvageCommand:
 
     @contextmanager
     def _sources(self, log: owner.OwnedLog, kept: KeptIndex) -> Iterator["SalvageJob"]:
-        known = keys.verifier_keys(self._key_files[1], self._config.origin)[1]
+        known = self._known_keys()
         with open_indexes(self._arguments.index, log.log_id, self._progress) as indexes:
             # A key history that began anew after a lost key lacks the keys before, and the log may have lost a rotation.
             in_force = [*log.state.keys, *[key for index in indexes for key in index.keys]]
@@ -409,7 +447,7 @@ class SalvageCommand:
         files, made = self._key_files, self._own_key(job)
         assert made is not None
         with keys.alone_with(files[0]):
-            history = keys.adopt(made, *files, self._config.origin)
+            history = keys.adopt(made, *files, self._config.origin, lost=self._arguments.lost)
         # A crash before this line leaves the files: the next run finds the key in place.
         for file in self._own_key_files():
             file.unlink()
@@ -422,6 +460,7 @@ class SalvageCommand:
             "decisions": tree.size,
             "root": tree.root.hex(),
             "verifier_key": history[-1].verifier_key,
+            "endorsed": len(history) > 1,
             "key_file": str(files[0]),
             "key_history_file": str(files[1]),
             **({} if choice is None else {**facts_of(choice), "seals": self._sealed > 0}),

@@ -123,6 +123,8 @@ def after(facts: dict[str, Any], *, embedded: bool) -> Iterator[str]:
         yield f"took effect    ordering record {facts['offset']}"
     yield f"the log has    {facts['decisions']:,} decisions with the root {facts['root']}, read back and compared"
     yield f"new key        {facts['verifier_key']}"
+    if not facts["endorsed"]:
+        yield "               Nothing endorses it: give it to every client and verifier"
     if embedded:
         yield "next           move old indexes away, and start the worker"
         return

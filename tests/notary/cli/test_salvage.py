@@ -588,6 +588,89 @@ def test_receipts_from_before_a_lost_key(wreck: Wreck) -> None:
     assert wreck.salvage("--receipts", wreck.receipts([2, 4]), "--plan")["decisions_put_back"] == 2
 
 
+def lose_key(wreck: Wreck, *names: str) -> None:
+    """Lose the end of the payload topic, and these files: a worker died before the content of its entry was in the log."""
+    wreck.cut([partition for partition in wreck.ends if partition != ORDERING])
+    for name in names:
+        (wreck.directory.path / name).unlink()
+
+
+@pytest.mark.parametrize("names", [["notary-key.pem"], ["notary-key.pem", "notary-keys.json"]])
+def test_the_key_and_a_content_are_lost(wreck: Wreck, bank: Bank, names: list[str]) -> None:
+    """Only a worker with the lost key could fill the hole. `--lost` seals it, and the salvage's key begins a new history."""
+    root = wreck.root
+    lose_key(wreck, *names)
+    before = log_ends(wreck.directory.path)
+    assert names[-1] in wreck.salvage("--index", wreck.index, "--yes", code=2)["stderr"]
+    assert log_ends(wreck.directory.path) == before
+    assert wreck.salvage("--index", wreck.index, "--lost", "--plan")["decisions_put_back"] == 6
+    done = wreck.salvage("--index", wreck.index, "--lost", "--yes")
+    assert (done["decisions"], done["root"], done["endorsed"], known_keys(wreck)) == (12, root, False, [done["verifier_key"]])
+    with wreck.start() as process, CheckedClient(process.url) as client:
+        wreck.check(client, range(6))
+        client.decide(bank, spend())
+        assert process.stop() == 0
+    assert wreck.salvage("--index", wreck.index, "--yes")["done"] is False
+
+
+@pytest.mark.parametrize("step", ["adopt", "create_file", "end_anew", "move_into_place", "present_history"])
+def test_a_kill_while_a_lost_key_is_replaced(wreck: Wreck, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same command completes it, wherever it was killed."""
+    root = wreck.root
+    lose_key(wreck, "notary-key.pem", "notary-keys.json")
+    place = salvage.SalvageCommand._place_key
+
+    async def placing(*arguments: Any) -> int:
+        with monkeypatch.context() as patch:
+            patch.setattr(keys, step, die)
+            return await place(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(salvage.SalvageCommand, "_place_key", placing)
+        wreck.salvage("--index", wreck.index, "--lost", "--yes", code=2)
+    done = wreck.salvage("--index", wreck.index, "--lost", "--yes")
+    assert (done["done"], done["resumed"], done["root"], known_keys(wreck)) == (True, True, root, [done["verifier_key"]])
+    assert wreck.salvage("--index", wreck.index, "--yes")["done"] is False
+
+
+def test_a_lost_key_was_replaced_behind_a_hole(wreck: Wreck) -> None:
+    """`key rotate --lost` has appended its record behind the hole, where no worker gets. Its key endorses the salvage's."""
+    lose_key(wreck, "notary-key.pem")
+    assert cli.main(["key", "rotate", "--lost", "--config", str(wreck.directory.config)]) == 0
+    (rotated,) = known_keys(wreck)
+    assert "give --lost here" in wreck.salvage("--index", wreck.index, "--yes", code=2)["stderr"]
+    done = wreck.salvage("--index", wreck.index, "--lost", "--yes")
+    assert (done["endorsed"], known_keys(wreck)) == (True, [rotated, done["verifier_key"]])
+
+
+def test_a_former_key_does_not_replace_a_lost_one(wreck: Wreck) -> None:
+    """This machine missed a rotation, so its key must not endorse the salvage's. Without it, the history begins anew."""
+    wreck.cut()
+    former = key_files(wreck)
+    assert cli.main(["key", "rotate", "--config", str(wreck.directory.config)]) == 0
+    put(wreck, former)
+    before = log_ends(wreck.directory.path)
+    assert "this machine missed a rotation" in wreck.salvage("--index", wreck.index, "--lost", "--yes", code=2)["stderr"]
+    assert log_ends(wreck.directory.path) == before
+    (wreck.directory.path / "notary-key.pem").unlink()
+    assert wreck.salvage("--index", wreck.index, "--lost", "--yes")["endorsed"] is False
+
+
+def test_a_prepared_key_survives_a_lost_one(wreck: Wreck) -> None:
+    """The lost key has endorsed a prepared one, so clients follow to the salvage's key: the command says which files to move."""
+    lose_key(wreck)
+    (present,) = known_keys(wreck)
+    assert cli.main(["key", "prepare", "--config", str(wreck.directory.config)]) == 0
+    (wreck.directory.path / "notary-key.pem").unlink()
+    refused = wreck.salvage("--index", wreck.index, "--lost", "--yes", code=2)["stderr"]
+    moves = re.findall(r"(?:move it|and (\S+)) to (\S+),", refused)
+    assert len(moves) == 2, refused
+    for _, target in moves:
+        keys.next_of(Path(target)).rename(target)
+    assert wreck.salvage("--index", wreck.index, "--yes")["endorsed"]
+    assert (known_keys(wreck)[0], len(known_keys(wreck))) == (present, 3)
+
+
 def test_a_second_disaster_after_an_interrupted_salvage(wreck: Wreck, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     """A salvage was killed behind its `key` record, and completed with another key. The log loses that part, and an index has both."""
     append = OwnedLog.append
