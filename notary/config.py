@@ -39,8 +39,7 @@ from ordering.ids import NAME_BYTES_MAX as NAME_BYTES_MAX  # for `notary init` t
 from ordering.settings import LogSettings
 
 _ENVIRONMENT_OF_OTHERS = {  # deploy.local's, the client's, and that of deploy/one-box/compose.yaml
-    *("NOTARY_KAFKA_HOME", "NOTARY_SPARK_KAFKA_HOME", "NOTARY_KAFKA_TOOLS_HOME", "NOTARY_JMX_HOME"),
-    *("NOTARY_KNOWN_NOTARIES", "NOTARY_IMAGE"),
+    *("NOTARY_KAFKA_HOME", "NOTARY_KAFKA_TOOLS_HOME", "NOTARY_JMX_HOME", "NOTARY_KNOWN_NOTARIES", "NOTARY_IMAGE"),
 }
 _OF_A_SERVICE = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)").fullmatch
 """The endings of the names that Kubernetes makes of a Service's name, its "service links"."""

@@ -1,6 +1,7 @@
 """The commands: `verify`, `archive`, `nightly`, `restore` (docs/spark.md). `errors` has their exit codes, `arguments` their arguments."""
 
 import argparse
+import logging
 import sys
 import tempfile
 import traceback
@@ -27,7 +28,7 @@ from spark_join.kept_state import newest_state, read_state, verified_ranges, wri
 from spark_join.log.archive import read_archive, read_ranges, unlisted
 from spark_join.log.archiving import archive
 from spark_join.log.brokers import read_kafka
-from spark_join.log.kafka import Kafka, decode_properties, jar_settings, parse_properties
+from spark_join.log.client import PROPERTIES, Kafka, decode_properties, parse_properties
 from spark_join.log.restore import restore
 from spark_join.order.payloads import Keys, read_keys
 from spark_join.report import RunMetadata, refuse_used, write_report
@@ -44,6 +45,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def run(chosen: argparse.Namespace) -> int:
     """Run the command of a namespace that `arguments.parser` made; return the exit code."""
+    # A failure is reported in one line. The client library would log each connection with a password in the clear.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     command = {"verify": _verify, "archive": _archive, "nightly": _nightly, "restore": _restore}[chosen.command]
     try:
         return command(chosen)
@@ -189,8 +192,7 @@ def _session(chosen: argparse.Namespace) -> Iterator[tuple[SparkSession, Path, P
     with tempfile.TemporaryDirectory(prefix="spark_join-", dir=chosen.work) as work:
         if "," in work:
             raise CouldNotVerify(f"Spark takes {Path(work).parent} for several folders, because of the comma: name another one with --work")
-        jars = {} if chosen.bootstrap is None else jar_settings()
-        session = open_session(Path(work), master=chosen.master, memory=chosen.memory, settings=jars)
+        session = open_session(Path(work), master=chosen.master, memory=chosen.memory)
         progress = Progress(session, chosen.command, quiet=chosen.quiet)
         try:
             yield session, Path(work) / "stages", progress
@@ -211,6 +213,8 @@ def _kafka(session: SparkSession, chosen: argparse.Namespace) -> Kafka:
         name, equals, value = option.partition("=")
         if not equals or not name:
             raise CouldNotVerify(f"--kafka-option {option!r} should be NAME=VALUE, as in security.protocol=SSL")
+        if name not in PROPERTIES:
+            raise CouldNotVerify(f"--kafka-option {name} would change nothing: it takes {', '.join(sorted(PROPERTIES))}")
         properties[name] = value
     return Kafka(chosen.bootstrap, chosen.prefix or PREFIX, properties)
 

@@ -13,8 +13,7 @@ from typing import Final
 
 from deploy.commands import install_debian, run
 from deploy.local.errors import CannotRun
-from deploy.local.jars import SPARK, cache_folder, fetch_jars
-from deploy.local.java import find_java
+from deploy.local.jars import cache_folder
 from ordering.durable import locked_file, move_into_place
 
 DONE, COULD_NOT = 0, 2
@@ -62,11 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make_context(folder: Path, images: Iterable[str]) -> None:
-    """Fill an empty folder with everything that the images need: wheels for this Python and platform, and Spark's jars.
-
-    Raises CannotRun.
-    """
-    wheels, jars = folder / "wheels", folder / "spark-kafka"
+    """Fill an empty folder with everything that the images need: wheels for this Python and platform. Raises CannotRun."""
+    wheels = folder / "wheels"
     with tempfile.TemporaryDirectory(prefix="notary-wheels-") as making:
         tools, source = Path(making) / "tools", Path(making) / "source"
         _report("fetching and building wheels")
@@ -88,8 +84,6 @@ def make_context(folder: Path, images: Iterable[str]) -> None:
             else:
                 shutil.copy(ROOT / name, copied)
         run([*making_wheels, "--quiet", "--no-deps", source], environment=_REPEATABLE)
-    if "notary-spark" in images:
-        shutil.copytree(fetch_jars(find_java(), SPARK) / "libs", jars / "libs")
 
 
 def build(context: Path, images: Iterable[str], base: str, builder: str, options: Sequence[str] = ()) -> None:

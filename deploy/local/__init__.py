@@ -30,8 +30,7 @@ N`, `down`.
 | `java`, `jars` | finds a Java; fetches the jars once |
 | `golang` | third-party Go programs, built once |
 
-Kafka's jars stay in `.cache/kafka/<version>`, or in the folder that NOTARY_KAFKA_HOME names; the jars with which Spark reads
-Kafka in `.cache/spark-kafka/<version>`, or in that of NOTARY_SPARK_KAFKA_HOME; Kafka's tools in
+Kafka's jars stay in `.cache/kafka/<version>`, or in the folder that NOTARY_KAFKA_HOME names; Kafka's tools in
 `.cache/kafka-tools/<version>`, or in that of NOTARY_KAFKA_TOOLS_HOME. It runs on Linux and macOS.
 """
 

@@ -15,7 +15,7 @@ import orjson
 
 from deploy.local.cluster import Cluster
 from deploy.local.errors import CannotRun
-from deploy.local.jars import SPARK, TOOLS, cache_folder, fetch_jars, pin
+from deploy.local.jars import TOOLS, cache_folder, fetch_jars, pin
 from deploy.local.java import find_java
 from deploy.local.runtime import prepare
 from deploy.local.settings import ClusterSettings
@@ -30,9 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     try:
         if chosen.command == "fetch":
-            java = prepare().java
-            for jars in (SPARK, TOOLS):
-                fetch_jars(java, jars)
+            fetch_jars(prepare().java, TOOLS)
             return DONE
         if chosen.command == "pin":
             pin(find_java())
@@ -59,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     where.add_argument("--dir", type=Path, default=cache_folder() / "cluster", help="the cluster's folder (default: .cache/cluster)")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    commands.add_parser("fetch", help="find a Java and fetch Kafka's jars, as `up` does when they are not there, its tools and Spark's")
+    commands.add_parser("fetch", help="find a Java and fetch Kafka's jars, as `up` does when they are not there, and its tools")
 
     commands.add_parser("pin", help="after a change of deploy/kafka/ivy.xml: fetch all jars, and write their hashes into jars.sha256")
 

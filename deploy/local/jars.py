@@ -1,4 +1,4 @@
-"""Fetches jars, once: those of Kafka, those of its command-line tools, and those with which Spark reads Kafka.
+"""Fetches jars, once: those of Kafka, those of its command-line tools, and those with which files for deployments are checked.
 
 PySpark ships Apache Ivy. Ivy reads `deploy/kafka/ivy.xml`, the only file that pins versions, and resolves dependencies by
 its defaults. The jars are fetched into a folder beside the target, which is then renamed, so either all jars are there or
@@ -71,11 +71,10 @@ class Jars:
 
 
 BROKER = Jars("broker", "kafka_2.13", "kafka", "NOTARY_KAFKA_HOME", 44)
-SPARK = Jars("spark", "kafka-clients", "spark-kafka", "NOTARY_SPARK_KAFKA_HOME", 10)
 TOOLS = Jars("tools", "kafka-tools", "kafka-tools", "NOTARY_KAFKA_TOOLS_HOME", 1)
 STRIMZI = Jars("strimzi", "crd-generator", "strimzi", "STRIMZI_HOME", 39)
 JMX = Jars("jmx", "jmx_prometheus_javaagent", "jmx", "NOTARY_JMX_HOME", 3)
-ALL = (BROKER, SPARK, TOOLS, STRIMZI, JMX)
+ALL = (BROKER, TOOLS, STRIMZI, JMX)
 """Every set that `jars.sha256` pins; the last two are for `deploy.manifests`."""
 
 

@@ -22,6 +22,7 @@ from spark_join.engine.files import sync_file, sync_folder
 from spark_join.errors import CouldNotVerify
 from spark_join.log import ORDERING, TopicPartition, describe
 from spark_join.log.archive import ARCHIVE_VERSION, ASIDE, ArchivedFile, Range, ends_of, read_ranges
+from spark_join.log.client import Kafka
 from spark_join.log.files import (
     RECORD,
     UNFINISHED,
@@ -34,7 +35,7 @@ from spark_join.log.files import (
     write_file,
     write_files,
 )
-from spark_join.log.kafka import Admin, Kafka, OffsetRange, read_log_offsets
+from spark_join.log.kafka import Admin, OffsetRange, read_log_offsets
 from spark_join.log.reading import read_records
 from spark_join.order.ordering_records import refuse_no_genesis
 
@@ -69,37 +70,37 @@ def archive(
     """
     on_stage("offsets")
     ranges = read_ranges(folder, new=True)
-    with Admin(session, kafka) as admin:
-        log_offsets = read_log_offsets(admin, kafka)
-        _refuse_fewer_partitions(folder, ranges, kafka, len(log_offsets) - 1)
-        files = [file for each in ranges for file in each.files]
-        starts = ends_of(files, len(log_offsets) - 1)
-        on_stage("what is archived already")
-        _refuse_other_log(session, kafka, folder, files, starts, log_offsets)
-        _tidy(folder, f"{_DIGITS}-*", files, len(ranges))
-        wanted = {
-            topic_partition: OffsetRange(starts[topic_partition], offset_range.offset_end)
-            for topic_partition, offset_range in log_offsets.items()
-        }
-        left = offsets_in(wanted)
-        if left and not ranges:
-            on_stage("genesis record")
-            ordering = log_offsets[ORDERING]
-            is_empty = ordering.offset_first == ordering.offset_end
-            refuse_no_genesis(None if is_empty else read_records(session, kafka, {ORDERING: OffsetRange(0, 1)}))
-        parts = slices(wanted, range_records_max, lambda offset: _payload_ends(session, kafka, admin, offset, wanted))
-        for number, part in enumerate(parts, len(ranges) + 1):
-            left -= offsets_in(part)
-            listed = _write_range(session, kafka, folder, number, len(log_offsets) - 1, part, on_stage)
-            files += listed
-            _tidy(folder, f"{number:08}-*", files, number)
-            gaps = {f"{file.topic} {file.partition}": file.offset_end - file.offset_first - file.records for file in listed}
-            yield Archived(
-                number,
-                sum(file.records for file in listed),
-                {each: count for each, count in gaps.items() if count},
-                left,
-            )
+    admin = Admin(kafka)
+    log_offsets = read_log_offsets(admin, kafka)
+    _refuse_fewer_partitions(folder, ranges, kafka, len(log_offsets) - 1)
+    files = [file for each in ranges for file in each.files]
+    starts = ends_of(files, len(log_offsets) - 1)
+    on_stage("what is archived already")
+    _refuse_other_log(session, kafka, folder, files, starts, log_offsets)
+    _tidy(folder, f"{_DIGITS}-*", files, len(ranges))
+    wanted = {
+        topic_partition: OffsetRange(starts[topic_partition], offset_range.offset_end)
+        for topic_partition, offset_range in log_offsets.items()
+    }
+    left = offsets_in(wanted)
+    if left and not ranges:
+        on_stage("genesis record")
+        ordering = log_offsets[ORDERING]
+        is_empty = ordering.offset_first == ordering.offset_end
+        refuse_no_genesis(None if is_empty else read_records(session, kafka, {ORDERING: OffsetRange(0, 1)}))
+    parts = slices(wanted, range_records_max, lambda offset: _payload_ends(session, kafka, admin, offset, wanted))
+    for number, part in enumerate(parts, len(ranges) + 1):
+        left -= offsets_in(part)
+        listed = _write_range(session, kafka, folder, number, len(log_offsets) - 1, part, on_stage)
+        files += listed
+        _tidy(folder, f"{number:08}-*", files, number)
+        gaps = {f"{file.topic} {file.partition}": file.offset_end - file.offset_first - file.records for file in listed}
+        yield Archived(
+            number,
+            sum(file.records for file in listed),
+            {each: count for each, count in gaps.items() if count},
+            left,
+        )
 
 
 def _payload_ends(

@@ -1,13 +1,18 @@
 """A log as brokers have it."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_join.errors import CouldNotVerify
 from spark_join.log import LogFrames, TopicPartition
-from spark_join.log.kafka import TASK_RECORDS_MAX, Admin, Kafka, OffsetRange, read_log_offsets
+from spark_join.log.client import Kafka
+from spark_join.log.kafka import Admin, OffsetRange, read_log_offsets
 from spark_join.log.reading import read_records
+
+TASK_RECORDS_MAX: Final = 100_000
+"""The most records that one task reads. The ordering topic is one partition; without a limit one core would read and write all of it."""
 
 
 def read_kafka(
@@ -21,8 +26,7 @@ def read_kafka(
 
     A task reads `task_records_max` offsets of a partition at most.
     """
-    with Admin(session, kafka) as admin:
-        log_offsets = read_log_offsets(admin, kafka)
+    log_offsets = read_log_offsets(Admin(kafka), kafka)
     wanted: dict[TopicPartition, OffsetRange] = {}
     for (topic, partition), offset_range in log_offsets.items():
         first = (since or {}).get((topic, partition), 0)

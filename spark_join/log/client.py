@@ -1,25 +1,83 @@
-"""Connection settings of aiokafka's clients, from those of Java's clients."""
+"""A cluster, and the settings with which aiokafka connects to it, from those of Java's clients."""
 
 import re
 import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 
-from spark_join.errors import CouldNotVerify
-from spark_join.log.kafka import Kafka
+import msgspec
+from pyspark.sql import SparkSession
 
+from spark_join.errors import CouldNotVerify
+
+API_MS_MAX: Final = 30_000
+"""Deadline of one query to the cluster, with all its retries, unless `default.api.timeout.ms` is given."""
+REQUEST_MS_MAX: Final = 10_000
+"""Deadline of one reply of a broker to such a query, unless `request.timeout.ms` is given."""
+
+_API, _REQUEST = "default.api.timeout.ms", "request.timeout.ms"
 _TRUST, _KEY = "ssl.truststore", "ssl.keystore"
-_KNOWN: Final = {
+PROPERTIES: Final = {
     "security.protocol",
     "sasl.mechanism",
     "sasl.jaas.config",
     "ssl.endpoint.identification.algorithm",
     "ssl.key.password",
     *(f"{store}.{what}" for store in (_TRUST, _KEY) for what in ("type", "location")),
+    _API,
+    _REQUEST,
 }
+"""The properties of Java's clients that are honoured."""
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _ESCAPED: Final = re.compile(r"\\(.)")
 _SECRET: Final = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
+
+
+class Kafka(msgspec.Struct, frozen=True):
+    """A cluster, and the prefix of a notary's topics in it."""
+
+    bootstrap: str
+    prefix: str
+    properties: Mapping[str, str]
+    """Connection properties, by the names of Kafka's Java clients."""
+
+    @property
+    def ordering(self) -> str:
+        """The ordering topic."""
+        return f"{self.prefix}.ordering"
+
+    @property
+    def payload(self) -> str:
+        """The payload topic."""
+        return f"{self.prefix}.payload"
+
+
+def decode_properties(content: bytes) -> str:
+    """Returns the text of a Java properties file: UTF-8, or Latin-1 if it is not UTF-8, which is Java's own encoding for these files."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content.decode("latin-1")
+
+
+def parse_properties(session: SparkSession, text: str) -> dict[str, str]:
+    """Parses the text of a Java properties file."""
+    jvm: Any = session.sparkContext._jvm
+    properties = jvm.java.util.Properties()
+    properties.load(jvm.java.io.StringReader(text))
+    return {name: properties.getProperty(name) for name in properties.stringPropertyNames()}
+
+
+def time_limits(kafka: Kafka) -> tuple[int, int]:
+    """Returns the deadlines of a query and of one reply, in milliseconds. Raises `CouldNotVerify` if one is no positive number."""
+    limits = []
+    for name, default in ((_API, API_MS_MAX), (_REQUEST, REQUEST_MS_MAX)):
+        given = kafka.properties.get(name, str(default))
+        if not (given.isascii() and given.isdecimal() and int(given)):
+            raise CouldNotVerify(f"{name} is {given!r}: it should be a number of milliseconds, such as {default}")
+        limits.append(int(given))
+    return limits[0], limits[1]
 
 
 def client_settings(kafka: Kafka) -> dict[str, Any]:
@@ -28,8 +86,8 @@ def client_settings(kafka: Kafka) -> dict[str, Any]:
     Raises `CouldNotVerify` for a security property that has no equivalent.
     """
     given = {name: value for name, value in kafka.properties.items() if name.startswith(("security.", "ssl.", "sasl."))}
-    if unknown := sorted(given.keys() - _KNOWN):
-        raise CouldNotVerify(f"aiokafka cannot connect with {', '.join(unknown)}: it takes {', '.join(sorted(_KNOWN))}")
+    if unknown := sorted(given.keys() - PROPERTIES):
+        raise CouldNotVerify(f"aiokafka cannot connect with {', '.join(unknown)}: it takes {', '.join(sorted(PROPERTIES))}")
     protocol = given.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in _PROTOCOLS:
         raise CouldNotVerify(f"security.protocol is {protocol}, and not one of {', '.join(_PROTOCOLS)}")
@@ -40,7 +98,10 @@ def client_settings(kafka: Kafka) -> dict[str, Any]:
         secrets = dict(_SECRET.findall(given.get("sasl.jaas.config", "")))
         if secrets.keys() != {"username", "password"}:
             raise CouldNotVerify('aiokafka needs a sasl.jaas.config with username="…" and password="…"')
-        settings["sasl_mechanism"] = given.get("sasl.mechanism", "GSSAPI")
+        mechanism = given.get("sasl.mechanism", "GSSAPI")
+        if mechanism not in _MECHANISMS:
+            raise CouldNotVerify(f"sasl.mechanism is {mechanism}, and not one of {', '.join(_MECHANISMS)}")
+        settings["sasl_mechanism"] = mechanism
         settings["sasl_plain_username"] = _ESCAPED.sub(r"\1", secrets["username"])
         settings["sasl_plain_password"] = _ESCAPED.sub(r"\1", secrets["password"])
     return settings

@@ -21,9 +21,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from spark_join.errors import CouldNotVerify
 from spark_join.log import TopicPartition
 from spark_join.log.batches import DecodedRecord, decode, offset_after
-from spark_join.log.client import client_settings
+from spark_join.log.client import Kafka, client_settings
 from spark_join.log.files import SCHEMA
-from spark_join.log.kafka import Kafka, OffsetRange
+from spark_join.log.kafka import OffsetRange
 
 FETCH_BYTES: Final = 4 << 20
 """Bytes of one fetch; a larger batch comes alone."""

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from spark_join.errors import CouldNotVerify
 from spark_join.log import TopicPartition, describe
 from spark_join.log.archive import ArchivedFile, ends_of, read_archive, read_ranges, unlisted
-from spark_join.log.client import client_settings
+from spark_join.log.client import Kafka
 from spark_join.log.files import Digest, Digester, digests
-from spark_join.log.kafka import Admin, Kafka, OffsetRange, read_log_offsets
+from spark_join.log.kafka import Admin, OffsetRange, read_log_offsets
 from spark_join.log.reading import read_records
 from spark_join.log.sending import Job, Sent, digest_of_first, send
 
@@ -82,34 +82,33 @@ def restore(
         _refuse_gaps(folder, wanted, ends)
     if until is not None:
         wanted[_ORDER] = _checked(until, wanted[_ORDER], renumber=renumber)
-    client_settings(kafka)  # raises for settings that `send` cannot use, before anything is written
     counts = {kafka.ordering: 1, kafka.payload: payload_partitions}
-    with Admin(session, kafka) as admin:
-        on_stage("topics")
-        is_done = go_on and _has_all(admin, kafka, counts, wanted)
-        for topic, partitions in counts.items():
-            _refuse_what_is_there(admin, kafka, topic, partitions, go_on=go_on, is_done=is_done)
-        on_stage("archive")
-        read_archive(session, folder)  # compares every file with its range
-        jobs = _jobs(kafka, folder, files, wanted)
-        if go_on:
-            on_stage("what is there already")
-            _refuse_other_records(session, kafka, admin, jobs)
-        if is_done:
-            if admin.setting(kafka.payload, _TYPE) != _CLOSED[_TYPE]:
-                admin.change(kafka.payload, _CLOSED)
-            if flush_messages:
-                admin.change(kafka.ordering, closed)
-            return Restored(_by_topic(wanted), 0, _replicas(admin, kafka, {}, on_warning))
-        replicas = _replicas(admin, kafka, _make_ready(admin, counts), on_warning)
-        on_stage("records")
-        sent = _send_all(session, kafka, jobs)
-        on_stage("what is there now")
-        log_offsets = read_log_offsets(admin, kafka)
-        _compare(session, kafka, log_offsets, {topic_partition: each.digest for topic_partition, each in sent.items()})
-        # The ordering topic last: a crash between the two calls leaves an open restore, which `go_on` finishes.
-        admin.change(kafka.payload, _CLOSED)
-        admin.change(kafka.ordering, closed)
+    admin = Admin(kafka)
+    on_stage("topics")
+    is_done = go_on and _has_all(admin, kafka, counts, wanted)
+    for topic, partitions in counts.items():
+        _refuse_what_is_there(admin, kafka, topic, partitions, go_on=go_on, is_done=is_done)
+    on_stage("archive")
+    read_archive(session, folder)  # compares every file with its range
+    jobs = _jobs(kafka, folder, files, wanted)
+    if go_on:
+        on_stage("what is there already")
+        _refuse_other_records(session, kafka, admin, jobs)
+    if is_done:
+        if admin.setting(kafka.payload, _TYPE) != _CLOSED[_TYPE]:
+            admin.change(kafka.payload, _CLOSED)
+        if flush_messages:
+            admin.change(kafka.ordering, closed)
+        return Restored(_by_topic(wanted), 0, _replicas(admin, kafka, {}, on_warning))
+    replicas = _replicas(admin, kafka, _make_ready(admin, counts), on_warning)
+    on_stage("records")
+    sent = _send_all(session, kafka, jobs)
+    on_stage("what is there now")
+    log_offsets = read_log_offsets(admin, kafka)
+    _compare(session, kafka, log_offsets, {topic_partition: each.digest for topic_partition, each in sent.items()})
+    # The ordering topic last: a crash between the two calls leaves an open restore, which `go_on` finishes.
+    admin.change(kafka.payload, _CLOSED)
+    admin.change(kafka.ordering, closed)
     records = _by_topic({topic_partition: each.digest.records for topic_partition, each in sent.items()})
     return Restored(records, sum(each.appended for each in sent.values()), replicas)
 

@@ -16,9 +16,8 @@ from aiokafka.errors import KafkaError
 from aiokafka.producer.message_accumulator import BatchBuilder
 
 from spark_join.errors import CouldNotVerify
-from spark_join.log.client import client_settings
+from spark_join.log.client import Kafka, client_settings
 from spark_join.log.files import RECORD, Digest, Digester
-from spark_join.log.kafka import Kafka
 
 BATCH_BYTES_MAX: Final = 1 << 20
 """Bytes of one batch. The producer sends one request at a time to each broker, so large batches make it fast."""

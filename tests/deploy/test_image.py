@@ -229,13 +229,6 @@ def test_spark_verifies_an_archive(spark: Image, tmp_path: Path) -> None:
     assert report["root"] == root.hex()
 
 
-def test_spark_has_its_jars_for_kafka(spark: Image) -> None:
-    """Spark finds its jars for Kafka without a network: the image contains everything that is usually downloaded."""
-    script = "from spark_join.log.kafka import *; from deploy.local.java import find_java; from deploy.local.jars import SPARK, fetch_jars"
-    found = spark.ran({}, "python", "-c", f"{script}; print(fetch_jars(find_java(), SPARK))", entrypoint=False)
-    assert found.strip() == "/opt/notary/spark-kafka"
-
-
 def test_a_base_that_is_not_there(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The builder's error for a missing base is reported with its text."""
     (tmp_path / "wheels").mkdir()

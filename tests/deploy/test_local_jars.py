@@ -19,7 +19,7 @@ def libs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, content in FILES.items():
         (folder / name).write_bytes(content)
     pins = [f"{sha256(content).hexdigest()}  {jars.BROKER.name}/{name}" for name, content in FILES.items()]
-    pins.append(f"{sha256(b'three').hexdigest()}  {jars.SPARK.name}/three-3.0.jar")
+    pins.append(f"{sha256(b'three').hexdigest()}  {jars.TOOLS.name}/three-3.0.jar")
     (tmp_path / "jars.sha256").write_text("\n".join([*pins, ""]))
     monkeypatch.setattr(jars, "PINS", tmp_path / "jars.sha256")
     return folder

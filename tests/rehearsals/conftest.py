@@ -9,7 +9,6 @@ import pytest
 
 from deploy.local import Cluster
 from spark_join.engine.session import open_session
-from spark_join.log.kafka import jar_settings
 from tests.chaos.flags import Timeline
 from tests.kafka.workers import Notary
 from tests.rehearsals.drill import Drill, Measured, Verifier
@@ -46,7 +45,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def verifier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verifier]:
     """The independent verifier, in one Spark session: its start takes half a minute."""
-    session = open_session(tmp_path_factory.mktemp("spark"), master="local[2]", memory="1g", settings=SMALL | jar_settings())
+    session = open_session(tmp_path_factory.mktemp("spark"), master="local[2]", memory="1g", settings=SMALL)
     yield lambda words: run_in(session, *words)
     session.stop()
 

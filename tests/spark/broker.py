@@ -46,6 +46,18 @@ class Broker:
         """Add payload partitions, up to this number."""
         asyncio.run(add_partitions(self.bootstrap, prefix, partitions))
 
+    def topics(self) -> list[str]:
+        """Returns the names of all topics."""
+        return asyncio.run(self._topics())
+
+    async def _topics(self) -> list[str]:
+        client = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+        await client.start()
+        try:
+            return list(await client.list_topics())
+        finally:
+            await client.close()
+
     async def _append(self, prefix: str, records: Mapping[int, Sequence[bytes]], at_ms: int | None, how: Mapping[str, object]) -> None:
         ordering, payload = topic_names(prefix)
         async with AIOKafkaProducer(bootstrap_servers=self.bootstrap, acks="all", **how) as producer:
@@ -84,6 +96,7 @@ def one_broker(folder: Path) -> Iterator[Broker]:
         "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT,TLS:SSL",
         "listener.name.tls.ssl.keystore.type": "PEM",
         "listener.name.tls.ssl.keystore.location": str(key),
+        "auto.create.topics.enable": "true",  # Kafka's default: a request of ours that would create a topic shows
     }
     write_state(cluster.directory, replace(state, settings=replace(state.settings, overrides=overrides)))
     config = folder / "client.properties"

@@ -13,7 +13,6 @@ from spark_join.engine.session import open_session
 from spark_join.engine.stages import Stages
 from spark_join.exports import read_exports
 from spark_join.log.archive import read_archive
-from spark_join.log.kafka import jar_settings
 from spark_join.order.payloads import Keys
 from spark_join.state import start
 from spark_join.verify import Verified, verify
@@ -55,7 +54,7 @@ def settings_folder(folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     work: Path = tmp_path_factory.mktemp("spark")
-    session = open_session(work, master="local[2]", memory="1g", settings=SMALL | jar_settings())
+    session = open_session(work, master="local[2]", memory="1g", settings=SMALL)
     yield session
     session.stop()
 

@@ -21,8 +21,9 @@ from spark_join.errors import CouldNotVerify
 from spark_join.log.archive import ArchivedFile, read_archive, unlisted
 from spark_join.log.archiving import Archived, _last_record, archive
 from spark_join.log.brokers import read_kafka
+from spark_join.log.client import Kafka
 from spark_join.log.files import Digest, digests
-from spark_join.log.kafka import Admin, Kafka, read_log_offsets
+from spark_join.log.kafka import Admin, read_log_offsets
 from spark_join.log.reading import read_records
 from spark_join.log.restore import Restored, restore
 from tests.checkers.signed_log import SignedLog
@@ -63,9 +64,7 @@ def _copy(kafka: Kafka) -> Kafka:
 
 
 def _there(spark: SparkSession, kafka: Kafka) -> dict[tuple[str, int], Digest]:
-    with Admin(spark, kafka) as admin:
-        log_offsets = read_log_offsets(admin, kafka)
-    return digests(read_records(spark, kafka, log_offsets))
+    return digests(read_records(spark, kafka, read_log_offsets(Admin(kafka), kafka)))
 
 
 def _archived(
@@ -155,8 +154,7 @@ def test_first_archive_of_a_long_log(spark: SparkSession, kafka: Kafka, kafka_br
 
 def test_ranges_are_of_one_time(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
     """Each range of a log that grew for long has the payloads of its time and of one minute more; the last one has the rest."""
-    with Admin(spark, kafka) as admin:
-        admin.change(kafka.payload, {"message.timestamp.type": "CreateTime"})
+    Admin(kafka).change(kafka.payload, {"message.timestamp.type": "CreateTime"})
     now_ms = int(time.time() * 1_000)
     kafka_broker.append(kafka.prefix, {0: [b"p4"]}, at_ms=now_ms - 600_000)
     kafka_broker.append(kafka.prefix, {0: [b"p5", b"p6", b"p7"], -1: [b"o3", b"o4"]}, at_ms=now_ms + 600_000)
@@ -168,8 +166,7 @@ def test_ranges_are_of_one_time(spark: SparkSession, kafka: Kafka, kafka_broker:
 
 def test_a_partition_that_is_added_while_archiving(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
     """A partition that did not exist when the run began is left to the next run."""
-    with Admin(spark, kafka) as admin:
-        admin.change(kafka.payload, {"message.timestamp.type": "CreateTime"})
+    Admin(kafka).change(kafka.payload, {"message.timestamp.type": "CreateTime"})
 
     def widen() -> None:
         kafka_broker.widen(kafka.prefix, 2)
@@ -303,10 +300,9 @@ def test_restore_goes_on(spark: SparkSession, kafka: Kafka, kafka_broker: Broker
     restored = _restored(spark, copy, tmp_path, go_on=True)
     assert (restored.records, restored.appended) == ({"ordering": 2, "payload": 4}, 1)
     assert _there(spark, copy) == _there(spark, kafka)
-    with Admin(spark, copy) as admin:
-        admin.change(copy.payload, {"message.timestamp.type": "CreateTime"})
-        assert _restored(spark, copy, tmp_path, go_on=True) == msgspec.structs.replace(restored, appended=0)
-        assert admin.setting(copy.payload, "message.timestamp.type") == "LogAppendTime"
+    Admin(copy).change(copy.payload, {"message.timestamp.type": "CreateTime"})
+    assert _restored(spark, copy, tmp_path, go_on=True) == msgspec.structs.replace(restored, appended=0)
+    assert Admin(copy).setting(copy.payload, "message.timestamp.type") == "LogAppendTime"
     in_use = r"-copy\.ordering exists and has records: nothing is written to a log that is in use"
     with pytest.raises(CouldNotVerify, match=in_use):
         _restored(spark, copy, tmp_path)
@@ -349,8 +345,7 @@ def test_restore_of_an_archive_without_its_end(spark: SparkSession, kafka: Kafka
     found = rf"no range lists 1 of the files in {tmp_path}, ordering/partition=0/{last.stem}-\S+\.parquet first"
     with pytest.raises(CouldNotVerify, match=rf"{found}.* with --without-unlisted"):
         _restored(spark, copy, tmp_path)
-    with Admin(spark, copy) as admin:
-        assert admin.partitions(copy.ordering) is None
+    assert Admin(copy).partitions(copy.ordering) is None
     restored = _restored(spark, copy, tmp_path, _ignore, warnings.append, without_unlisted=True)
     assert restored.records["ordering"] < len(VALUES[-1])
     assert re.match(found, warnings[0])
@@ -362,12 +357,12 @@ def test_restored_topic_that_is_flushed(spark: SparkSession, kafka: Kafka, tmp_p
     first, second = (Kafka(kafka.bootstrap, f"{kafka.prefix}-{name}", {}) for name in ("first", "second"))
     _restored(spark, first, tmp_path, flush_messages=True)
     _restored(spark, second, tmp_path)
-    with Admin(spark, kafka) as admin:
-        unset = admin.setting(second.ordering, "flush.messages")
-        assert _restored(spark, second, tmp_path, go_on=True, flush_messages=True).appended == 0
-        for copy in (first, second):
-            assert (admin.setting(copy.ordering, "flush.messages"), admin.setting(copy.payload, "flush.messages")) == ("1", unset)
-            assert admin.setting(copy.ordering, "message.timestamp.type") == "LogAppendTime"
+    admin = Admin(kafka)
+    unset = admin.setting(second.ordering, "flush.messages")
+    assert _restored(spark, second, tmp_path, go_on=True, flush_messages=True).appended == 0
+    for copy in (first, second):
+        assert (admin.setting(copy.ordering, "flush.messages"), admin.setting(copy.payload, "flush.messages")) == ("1", unset)
+        assert admin.setting(copy.ordering, "message.timestamp.type") == "LogAppendTime"
     assert unset != "1"
 
 
@@ -389,8 +384,7 @@ def test_somebody_else_writes_while_restoring(spark: SparkSession, kafka: Kafka,
 
     with pytest.raises(CouldNotVerify, match=r"payload partition 0 holds .*: somebody else has written to it"):
         _restored(spark, copy, tmp_path, _at("records", strange), warnings.append)
-    with Admin(spark, copy) as admin:
-        assert admin.setting(copy.ordering, "message.timestamp.type") == "CreateTime"
+    assert Admin(copy).setting(copy.ordering, "message.timestamp.type") == "CreateTime"
 
 
 def test_offsets_without_records_are_reported(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
@@ -410,8 +404,7 @@ def test_offsets_without_records_are_reported(spark: SparkSession, kafka: Kafka,
     copy = _copy(kafka)
     with pytest.raises(CouldNotVerify, match=r"has 5 records of payload partition 0 at 6 offsets: .* give --renumber"):
         _restored(spark, copy, tmp_path)
-    with Admin(spark, copy) as admin:
-        assert admin.partitions(copy.payload) is None
+    assert Admin(copy).partitions(copy.payload) is None
     restored = _restored(spark, copy, tmp_path, renumber=True)
     assert (restored.appended, restored.replicas) == (7, {"ordering": 1, "payload": 1})
     read = read_kafka(spark, copy).payload.orderBy("offset").collect()

@@ -293,6 +293,18 @@ def test_a_malformed_properties_file_is_named(command: Callable[..., int], tmp_p
     assert f"--kafka-config {file} is no properties file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [("security.protocol", "should be NAME=VALUE"), ("=SSL", "should be NAME=VALUE"), ("acks=all", "acks would change nothing: it takes")],
+)
+def test_an_option_without_effect_is_refused(
+    command: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, message: str
+) -> None:
+    """A properties file may be of other tools too, but an option is for this command."""
+    assert command("verify", "--bootstrap", "127.0.0.1:9", "--kafka-option", option, "--out", tmp_path / "out", "--quiet") == 2
+    assert message in capsys.readouterr().err
+
+
 def test_a_folder_with_a_comma_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Spark would write into several folders, also into the working directory."""
     log = archive(Writer().log.by_partition, tmp_path / "archive")

@@ -1,10 +1,11 @@
 """Tests a log on a real broker: verified there, archived, restored; and damaged logs that cannot be verified.
 
-Brokers that cannot be reached with the given settings are reported, and the second client takes the same settings.
+Brokers that cannot be reached with the given settings are reported, and no query changes anything.
 """
 
 import asyncio
 import json
+import socket
 import ssl
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from typing import Any
 import msgspec
 import pyarrow.parquet as pq
 import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import for_code
 from pyspark.sql import DataFrame, SparkSession
 
 from notary import keys as keys_of_notary
@@ -28,8 +31,8 @@ from spark_join.kept_state import read_state
 from spark_join.log.archive import read_archive
 from spark_join.log.archiving import Archived, archive
 from spark_join.log.brokers import read_kafka
-from spark_join.log.client import client_settings
-from spark_join.log.kafka import Admin, Kafka, decode_properties, parse_properties, read_log_offsets
+from spark_join.log.client import Kafka, client_settings, decode_properties, parse_properties
+from spark_join.log.kafka import Admin, OffsetRange, read_log_offsets
 from spark_join.log.restore import TOPIC_SETTINGS, Restored
 from spark_join.state import rest_of, start
 from spark_join.verify import Verified, verify
@@ -88,6 +91,12 @@ def _over_tls(spark: SparkSession, broker: Broker, prefix: str) -> Kafka:
 
 def _rows(records: DataFrame) -> list[tuple[object, ...]]:
     return sorted([tuple(row) for row in records.select("partition", "offset", "append_time_ms", "key", "value").collect()])
+
+
+def _check_settings(kafka: Kafka) -> None:
+    for topic in (kafka.ordering, kafka.payload):
+        wanted = {"message.timestamp.type": "LogAppendTime", **TOPIC_SETTINGS}
+        assert {name: Admin(kafka).setting(topic, name) for name in wanted} == wanted
 
 
 async def _traffic(notary: Notary, workers: Sequence[Worker], label: str) -> None:
@@ -153,8 +162,8 @@ async def test_log_of_real_workers(
         for worker in (back, other):
             await worker.stop()
         over_tls = ["--bootstrap", kafka_broker.tls, "--kafka-config", kafka_broker.config]
-        with Admin(spark, kafka) as admin:
-            half = sum(offset_range.offset_end for offset_range in read_log_offsets(admin, kafka).values()) // 2
+        log_offsets = await asyncio.to_thread(read_log_offsets, Admin(kafka), kafka)
+        half = sum(offset_range.offset_end for offset_range in log_offsets.values()) // 2
         capsys.readouterr()
         words = [*over_tls, "--prefix", kafka_prefix, "--archive", folder, "--range-records", half]
         assert await asyncio.to_thread(command, "archive", *words) == 0
@@ -165,10 +174,10 @@ async def test_log_of_real_workers(
         assert f"spark_join archive: records of range {len(ranges)}\n" in said
         assert (first.offsets_left, ranges[-1].offsets_left) == (0, 0)
         before = sorted(folder.rglob("*"))
-        assert _archived(spark, kafka, folder) == []
+        assert await asyncio.to_thread(_archived, spark, kafka, folder) == []
         assert sorted(folder.rglob("*")) == before
 
-        live, archived = read_kafka(spark, kafka), read_archive(spark, folder)
+        live, archived = await asyncio.to_thread(read_kafka, spark, kafka), read_archive(spark, folder)
         assert live.payload_partitions == archived.payload_partitions == 2
         assert (monday.notary_name, monday.skipped.get("signature")) == (NAME, None)
         assert _rows(live.ordering) == _rows(archived.ordering)
@@ -176,7 +185,7 @@ async def test_log_of_real_workers(
         records = sum(each.records for each in ranges)
         assert records == len(_rows(live.ordering)) + len(_rows(live.payload))
         since = {topic_partition: end // 2 for topic_partition, end in live.log_end_offsets.items()}
-        live_rest, archived_rest = read_kafka(spark, kafka, since), read_archive(spark, folder, since)
+        live_rest, archived_rest = await asyncio.to_thread(read_kafka, spark, kafka, since), read_archive(spark, folder, since)
         assert live_rest.log_end_offsets == archived_rest.log_end_offsets == archived.log_end_offsets
         assert _rows(live_rest.ordering) == _rows(archived_rest.ordering) == _rows(live.ordering)[since["ordering", 0] :]
         assert _rows(live_rest.payload) == _rows(archived_rest.payload)
@@ -194,12 +203,9 @@ async def test_log_of_real_workers(
         assert await asyncio.to_thread(command, "restore", *over_tls, "--prefix", copy.prefix, "--archive", folder) == 0
         restored = msgspec.json.decode(capsys.readouterr().out, type=Restored)
         assert restored.appended == sum(restored.records.values()) == records
-        again = read_kafka(spark, copy)
+        again = await asyncio.to_thread(read_kafka, spark, copy)
         assert (_rows(again.ordering), _rows(again.payload)) == (_rows(live.ordering), _rows(live.payload))
-        with Admin(spark, copy) as admin:
-            for topic in (copy.ordering, copy.payload):
-                assert admin.setting(topic, "message.timestamp.type") == "LogAppendTime"
-                assert {name: admin.setting(topic, name) for name in TOPIC_SETTINGS} == TOPIC_SETTINGS
+        await asyncio.to_thread(_check_settings, copy)
         replaying = await notary.start("c", index="replayed", log_topic_prefix=copy.prefix).ready()
         assert await notary.same_height(replaying) == height
         checkpoint = (await notary.http.get(replaying.url, "/v1/checkpoint")).body.decode().splitlines()
@@ -232,12 +238,97 @@ def test_a_missing_log_is_reported_with_advice(spark: SparkSession, kafka_broker
         ("127.0.0.1:1", SOON),
         (kafka_broker.tls, SOON),
         (kafka_broker.bootstrap, SOON | {"security.protocol": "SSL"}),
-        (kafka_broker.tls, SOON | {"security.protocol": "SSL"}),  # a certificate authority that this Java does not know
+        (kafka_broker.tls, {"security.protocol": "SSL"}),  # a certificate authority that this machine does not know
         ("nowhere", {}),
-        (kafka_broker.tls, SOON | {"security.protocol": "TLS"}),
+        ("127.0.0.1:port", {}),
     ):
-        with pytest.raises(CouldNotVerify, match=rf"Kafka at {bootstrap} .*: \w+Exception: .*--kafka-config and --kafka-option"):
+        with pytest.raises(CouldNotVerify, match=rf"Kafka at {bootstrap} .*: \w+[eE]rror\b.*--kafka-config and --kafka-option"):
             read_kafka(spark, Kafka(bootstrap, kafka_prefix, properties))
+
+
+def test_a_broker_without_a_reply_takes_limited_time() -> None:
+    """A broker that accepts connections and sends nothing is given up at the deadline, whichever of the two limits is lower."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        bootstrap = f"127.0.0.1:{silent.getsockname()[1]}"
+        for limits, text in ((SOON, rf"TimeoutError \({bootstrap}\)"), ({"default.api.timeout.ms": "200"}, "no reply for 200 ms")):
+            with pytest.raises(CouldNotVerify, match=rf"Kafka at {bootstrap} does not describe its cluster: .*{text}"):
+                Admin(Kafka(bootstrap, "p", limits)).brokers()
+    for value in ("0", "-1", "soon"):
+        with pytest.raises(CouldNotVerify, match=rf"request\.timeout\.ms is '{value}': it should be a number of milliseconds"):
+            Admin(Kafka("b:1", "p", {"request.timeout.ms": value}))
+
+
+def test_no_query_creates_a_topic(kafka_broker: Broker, kafka_prefix: str) -> None:
+    """Brokers that create topics on demand, as Kafka's do by default, get no demand from a query about a missing topic."""
+    kafka = Kafka(kafka_broker.bootstrap, kafka_prefix, {})
+    admin, topic = Admin(kafka), kafka.ordering
+    hasty = Admin(msgspec.structs.replace(kafka, properties={"default.api.timeout.ms": "500"}))
+    assert (admin.partitions(topic), admin.offsets_at(topic, 0), admin.brokers()) == (None, {}, 1)
+    for query in (
+        lambda: read_log_offsets(admin, kafka),
+        lambda: hasty.replicas(topic),
+        lambda: hasty.setting(topic, "retention.ms"),
+        lambda: hasty.change(topic, {"retention.ms": "1"}),
+        lambda: hasty._offsets(topic, 1, 0),
+    ):
+        with pytest.raises(CouldNotVerify, match=rf"{topic}\b"):
+            query()
+    assert topic not in kafka_broker.topics()
+    admin.create({topic: 2}, 1, {})
+    assert (admin.partitions(topic), admin.replicas(topic), topic in kafka_broker.topics()) == (2, 1, True)
+    with pytest.raises(CouldNotVerify, match=r"does not create .* with 1 replicas: .*TopicAlreadyExistsError"):
+        admin.create({topic: 2}, 1, {})
+
+
+def test_other_settings_stay_unchanged(kafka_broker: Broker, kafka_prefix: str) -> None:
+    """A change of a topic's settings leaves those that it does not name, and None restores a default."""
+    admin, topic = Admin(Kafka(kafka_broker.bootstrap, kafka_prefix, {})), f"{kafka_prefix}.ordering"
+    admin.create({topic: 1}, 1, {"flush.messages": "1", "segment.ms": "5000"})
+    admin.change(topic, {"flush.messages": None, "max.message.bytes": "4000"})
+    names = ("flush.messages", "segment.ms", "max.message.bytes")
+    assert [admin.setting(topic, name) for name in names] == [str(2**63 - 1), "5000", "4000"]
+
+
+def test_offsets_lie_before_an_open_transaction(kafka_broker: Broker, kafka_prefix: str) -> None:
+    """The log end offset is behind the records of an open transaction too; offsets of deleted records are before the log start."""
+    kafka_broker.make(kafka_prefix, 2)
+    kafka = Kafka(kafka_broker.bootstrap, kafka_prefix, {})
+    kafka_broker.append(kafka_prefix, {-1: [b"o1"], 0: [b"p1", b"p2"], 1: [b"p3"]})
+    kafka_broker.delete(kafka_prefix, 0, 1)
+
+    async def open_transaction() -> dict[tuple[str, int], OffsetRange]:
+        async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap, transactional_id=kafka_prefix) as producer:
+            await producer.begin_transaction()
+            await producer.send_and_wait(kafka.payload, b"p4", partition=1)
+            found = await asyncio.to_thread(read_log_offsets, Admin(kafka), kafka)
+            await producer.abort_transaction()
+        return found
+
+    ends = {("ordering", 0): OffsetRange(0, 1), ("payload", 0): OffsetRange(1, 2), ("payload", 1): OffsetRange(0, 2)}
+    assert asyncio.run(open_transaction()) == ends
+    assert Admin(kafka).offsets_at(kafka.payload, 0) == {0: 1, 1: 0}
+    assert Admin(kafka).offsets_at(kafka.payload, 2**50) == {}
+
+
+def test_a_moved_leader_is_asked_again(kafka_broker: Broker, kafka_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers that do not know a new topic or a new leader yet are asked again; an answer that will not change ends the query."""
+    kafka_broker.make(kafka_prefix)
+    kafka = Kafka(kafka_broker.bootstrap, kafka_prefix, {})
+    admin, send, asked = Admin(kafka), Admin._send, list[str]()
+    codes = {"MetadataRequest": [3, 5], "OffsetRequest": [6]}
+
+    async def fail_first(self: Admin, host: str, port: int, request: Any) -> Any:
+        asked.append(type(request).__name__)
+        if codes[asked[-1]]:
+            raise for_code(codes[asked[-1]].pop())()
+        return await send(self, host, port, request)
+
+    monkeypatch.setattr(Admin, "_send", fail_first)
+    assert admin._offsets(kafka.ordering, 1, -1) == [0]
+    assert asked == [*["MetadataRequest"] * 3, "OffsetRequest", "MetadataRequest", "OffsetRequest"]
+    codes["OffsetRequest"] = [29]
+    with pytest.raises(CouldNotVerify, match=r"does not return the offsets of .*TopicAuthorizationFailedError"):
+        admin._offsets(kafka.ordering, 1, -1)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
@@ -273,4 +364,6 @@ def test_properties_for_the_producer(spark: SparkSession, kafka_broker: Broker) 
         client_settings(Kafka("b:1", "p", {"security.protocol": "SASL_SSL"}))
     with pytest.raises(CouldNotVerify, match="is TLS, and not one of PLAINTEXT, SSL"):
         client_settings(Kafka("b:1", "p", {"security.protocol": "tls"}))
+    with pytest.raises(CouldNotVerify, match=r"sasl\.mechanism is GSSAPI, and not one of PLAIN, SCRAM"):
+        client_settings(Kafka("b:1", "p", {"security.protocol": "SASL_SSL", "sasl.jaas.config": 'username="u" password="p"'}))
     assert client_settings(Kafka("b:1", "p", {"security.protocol": "ssl"}))["security_protocol"] == "SSL"

@@ -19,7 +19,8 @@ from spark_join.log import LogFrames, archiving, reading
 from spark_join.log.archive import read_archive
 from spark_join.log.archiving import Archived, archive
 from spark_join.log.brokers import read_kafka
-from spark_join.log.kafka import Kafka, OffsetRange
+from spark_join.log.client import Kafka
+from spark_join.log.kafka import OffsetRange
 from spark_join.log.reading import read_records
 from spark_join.log.restore import restore
 from tests.checkers.signed_log import SignedLog
