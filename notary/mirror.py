@@ -11,7 +11,8 @@ topic-partition in the mirror shows where to continue in the log.
 | the log lost one of these records, or is another log | it stops: further records would have another history than the mirror |
 | a payload partition has no leader | the others are copied; that one once it has a leader |
 | the log has more payload partitions | the mirror gets as many |
-| records were freed that the mirror never had | it stops: a failover would forget their decisions |
+| records were freed that the mirror never had, or deleted in it | it stops: a failover would forget their decisions |
+| the mirror lost its end, or another process appended to it | it begins again behind the mirror's last records |
 """
 
 import asyncio
@@ -38,7 +39,7 @@ PARTITIONS_S: Final = 60.0
 CONTRADICTED_S: Final = 10.0
 """The log must lack a record for this time: a broker that was elected a moment ago may lag."""
 READ_S_MAX: Final = 30.0
-"""The time within which the mirror's brokers return their last records."""
+"""The time within which the mirror's brokers return their last records, and within which the log's brokers return any record sought."""
 LOOK_BACK: Final = 10
 """The search for a record begins so many offsets before the expected one, and ten times as many if it is not found there."""
 LAST_RECORDS: Final = 10
@@ -104,6 +105,11 @@ class LogMirror:
                 " before: a failover to this mirror would forget their decisions. A mirror must begin before the first trim"
                 " (docs/runbook.md, 'Failover to a mirror')"
             )
+        if deleted := [partition for partition in partitions if mirror[partition].log_start]:
+            raise ConfigurationError(
+                f"the records of {describe(min(deleted))} before offset {mirror[min(deleted)].log_start} were deleted in the mirror: a"
+                " failover to it would forget their decisions. Make the mirror anew (docs/runbook.md, 'Failover to a mirror')"
+            )
         ends = {partition: mirror[partition].log_end for partition in partitions}
         sought = await self._last_records({partition: mirror[partition] for partition in partitions})
         begin = {partition: log[partition].log_start for partition in partitions}
@@ -139,9 +145,16 @@ class LogMirror:
         """
         behind: list[Record] = []
         first = set(from_later)
+        now_s = asyncio.get_running_loop().time
+        read_s = now_s()
         while sought:
             copy.pause_all_but(sought)
-            for record in await copy.poll():
+            records = await copy.poll()
+            if records:
+                read_s = now_s()
+            elif now_s() - read_s >= READ_S_MAX:
+                raise NotReady(f"the log's brokers return no records of {describe(min(sought))}")
+            for record in records:
                 partition = record.partition
                 wanted = sought.get(partition)
                 if wanted is None:
@@ -152,6 +165,12 @@ class LogMirror:
                     del sought[partition]
                     self._copied_to[partition] = record.offset
                     self._look_back.pop(partition, None)
+                    if record.offset > wanted.offset:
+                        logger.error(
+                            "the mirror may lack records of %s: its last one is at offset %d there and at %d in the log. Only transactions"
+                            " in the log explain that. Stop this process, and look at `notary failover --plan`",
+                            *(describe(partition), wanted.offset, record.offset),
+                        )
                 first.discard(partition)
             for partition, wanted in sought.items():
                 if copy.reader.offset_next(partition) >= copy.ends_of_log[partition]:
@@ -230,8 +249,13 @@ class LogMirror:
             logger.info("the mirror has %d payload partitions now", count)
 
     async def _report(self, copy: "_Copy") -> None:
-        log = await self._source.offsets()
-        await self._target.offsets()
+        log, mirror = await self._source.offsets(), await self._target.offsets()
+        for partition in copy.partitions & mirror.keys():
+            if (begin := mirror[partition].log_start) or mirror[partition].log_end != copy.ends[partition]:
+                raise NotReady(
+                    f"{describe(partition)} of the mirror has the offsets {begin} to {mirror[partition].log_end}, expected 0 to"
+                    f" {copy.ends[partition]}: it is compared again"
+                )
         copied_to = {partition: offset + 1 for partition, offset in self._copied_to.items()}
         copied_to |= {partition: copy.reader.offset_next(partition) for partition in copy.partitions}
         lag = sum([max(0, offsets.log_end - copied_to.get(partition, offsets.log_start)) for partition, offsets in log.items()])

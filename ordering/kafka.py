@@ -14,6 +14,7 @@ waits for a broker, and a writer or reader that failed once is replaced.
 | its fetching task may end silently | checked at each empty poll |
 | a resumed partition waits for the end of its broker's fetch in flight | `fetch_max_wait_ms` is short |
 | discovering leaders takes long when brokers are cut off | `leadership.Leadership` replaces that part |
+| a fetch that took too long is repeated with the same size | `FetchSize` makes it smaller |
 """
 
 import asyncio
@@ -24,8 +25,9 @@ from typing import Any, Final
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import ConsumerStoppedError, KafkaError, OffsetOutOfRangeError
+from aiokafka.errors import ConsumerStoppedError, KafkaError, OffsetOutOfRangeError, RequestTimedOutError
 from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.protocol.fetch import FetchRequest
 
 from ordering.batches import WithoutHeaders
 from ordering.certificates import connection_error_text, shake_hands
@@ -42,6 +44,8 @@ from ordering.topics import EITHER, LOG, MESSAGE_BYTES_MAX, inspect, topic_names
 BATCH_BYTES_MAX: Final = 1024 * 1024
 FETCH_PARTITION_BYTES_MAX: Final = 4 * 1024 * 1024
 FETCH_BROKER_BYTES_MAX: Final = 16 * 1024 * 1024
+FETCH_BROKER_BYTES_MIN: Final = 256 * 1024
+FETCH_GROWS_BYTES: Final = 64 * 1024
 POLL_RECORDS_MAX: Final = 4096
 
 
@@ -68,6 +72,37 @@ class KafkaTimeouts(msgspec.Struct, frozen=True, kw_only=True):
     """The deadline of each step of closing a client, after which the step is cancelled."""
 
 
+class FetchSize:
+    """The bytes that a reader requests from a broker at once. It is halved when a fetch takes too long, and grows with each good fetch.
+
+    Otherwise a reader over a slow line would never get a long backlog: every fetch would be as large, and end at its deadline.
+    """
+
+    def __init__(self) -> None:
+        self.broker_bytes = FETCH_BROKER_BYTES_MAX
+
+    def adapt(self, consumer: AIOKafkaConsumer) -> None:
+        """Let this size apply to the fetches of a consumer. All readers of a log share the size: a failed one is replaced."""
+        send = consumer._client.send
+
+        async def send_and_adapt(node: int, request: Any, **how: Any) -> Any:
+            if not isinstance(request, FetchRequest):
+                return await send(node, request, **how)
+            try:
+                response = await send(node, request, **how)
+                self.broker_bytes = min(self.broker_bytes + FETCH_GROWS_BYTES, FETCH_BROKER_BYTES_MAX)
+            except RequestTimedOutError:
+                self.broker_bytes = max(self.broker_bytes // 2, FETCH_BROKER_BYTES_MIN)
+                raise
+            finally:
+                fetcher = consumer._fetcher
+                fetcher._fetch_max_bytes = self.broker_bytes
+                fetcher._max_partition_fetch_bytes = min(self.broker_bytes, FETCH_PARTITION_BYTES_MAX)
+            return response
+
+        consumer._client.send = send_and_adapt
+
+
 class KafkaLog:
     """A `Log` in two topics of a Kafka cluster. The topics are created by `ordering.topics.create_topics`, the log is opened by `open`."""
 
@@ -84,6 +119,7 @@ class KafkaLog:
         self._security = security
         self._settings = settings
         self._timeouts = timeouts
+        self._fetch_size = FetchSize()
         self._identity = identity
         self.payload_topic_id = ""
         """Set by `open`. No other topic, of this or another cluster, has the same."""
@@ -189,6 +225,7 @@ class KafkaLog:
             raise ConfigurationError(f"this log has no payload partition {min(unknown)}: it has {self.payload_partitions} of them")
         consumer = self._consumer(self._timeouts.request_ms)
         interruptions, batches = Interruptions(consumer._client), WithoutHeaders(consumer._client)
+        self._fetch_size.adapt(consumer)
         try:
             async with asyncio.timeout(self._timeouts.open_ms / 1000):
                 await consumer.start()
@@ -320,8 +357,8 @@ class KafkaLog:
             check_crcs=True,
             fetch_min_bytes=1,
             fetch_max_wait_ms=self._timeouts.fetch_wait_ms,
-            fetch_max_bytes=FETCH_BROKER_BYTES_MAX,
-            max_partition_fetch_bytes=FETCH_PARTITION_BYTES_MAX,
+            fetch_max_bytes=self._fetch_size.broker_bytes,
+            max_partition_fetch_bytes=min(self._fetch_size.broker_bytes, FETCH_PARTITION_BYTES_MAX),
             max_poll_records=POLL_RECORDS_MAX,
             request_timeout_ms=request_timeout_ms,
             isolation_level="read_uncommitted",

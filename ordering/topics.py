@@ -66,7 +66,10 @@ _MIRROR: Final = frozenset({COPIED_TIME})
 EITHER: Final = LOG | _MIRROR
 """The time types that `inspect` accepts of a mirror that may have been failed over."""
 _TIME_LIMITS: Final = {f"message.timestamp.{side}.max.ms": str((1 << 62) // 1000) for side in ("before", "after")}
-"""A mirror accepts almost any time: otherwise one wrong clock of the source would stop it. But Spark reads microseconds, in 64 bits."""
+"""The least values in a mirror, which accepts almost any time: otherwise one wrong clock of the source would stop it.
+
+But Spark reads microseconds, in 64 bits.
+"""
 _FLUSH: Final = {"flush.messages": "1"}
 _FEATURES_LEAST: Final = {"metadata.version": (26, "4.1"), "eligible.leader.replicas.version": (1, "1")}
 """Per feature of the cluster: its minimum level, and that level as `kafka-features.sh` writes it.
@@ -252,11 +255,17 @@ async def use_append_times(bootstrap: str, prefix: str, security: KafkaSecurity 
             raise ConfigurationError(" ".join(problems))
 
 
-async def uses_append_times(bootstrap: str, prefix: str, security: KafkaSecurity | None = None, *, timeout_ms: int = 30_000) -> bool:
-    """Returns False for the topics of a mirror that was not failed over. Raises the errors of `find_problems`."""
+async def uses_append_times(
+    bootstrap: str, prefix: str, security: KafkaSecurity | None = None, *, either: bool = False, timeout_ms: int = 30_000
+) -> bool:
+    """Returns False for the topics of a mirror that was not failed over. Raises the errors of `find_problems`.
+
+    The ordering topic alone shows that they are a log; with `either` this returns True also if only the payload topic has append times.
+    """
     names = topic_names(prefix)
     async with admin(bootstrap, "notary-topics", security, timeout_ms) as client:
-        return (await _settings(client, names))[names[0]].get(_TIMES) == APPEND_TIME
+        found = await _settings(client, names)
+    return any(found[name].get(_TIMES) == APPEND_TIME for name in (names if either else names[:1]))
 
 
 async def inspect(client: AIOKafkaAdminClient, prefix: str, wait_ms: int, times: frozenset[str] = LOG) -> tuple[ClusterFacts, list[str]]:
@@ -341,9 +350,12 @@ async def _problems(client: AIOKafkaAdminClient, prefix: str, facts: ClusterFact
             f"Topic {ordering} has {count} partitions, wanted 1: its order is the global order; create both topics under a new prefix."
         )
     for name in names:
-        if name == ordering and (now := found[name].get(_TIMES)) not in times:
+        # The times of a log's payloads do not matter.
+        if (name == ordering or times == _MIRROR) and (now := found[name].get(_TIMES)) not in times:
             problems.append(_wrong_times(name, now, sorted(times)[0]))
         least = _AT_LEAST | {"min.insync.replicas": _insync_wanted(min(facts.topics[name].replicas))}
+        if times == _MIRROR:
+            least |= {setting: int(value) for setting, value in _TIME_LIMITS.items()}
         for setting, value in _FIXED.items():
             if (now := found[name].get(setting)) != value:
                 problems.append(_sentence(name, setting, now, value, value))
@@ -385,12 +397,12 @@ def _wrong_times(topic: str, found: str | None, wanted: str) -> str:
 
 
 async def _settings(client: AIOKafkaAdminClient, names: tuple[str, ...]) -> dict[str, dict[str, str | None]]:
-    wanted = dict.fromkeys([*_FIXED, *_AT_LEAST, _TIMES, *_FLUSH, "min.insync.replicas"])
+    wanted = dict.fromkeys([*_FIXED, *_AT_LEAST, _TIMES, *_TIME_LIMITS, *_FLUSH, "min.insync.replicas"])
     answers = await client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name, wanted) for name in names])
     found: dict[str, dict[str, str | None]] = {}
     for code, text, _, name, entries in answers[0].resources:
         if code == _UNKNOWN_TOPIC:
-            raise NotReady(f"the brokers do not all know topic {name} yet")
+            raise NotReady(f"the brokers do not all know topic {name} yet, or it does not exist: then name the right brokers and prefix")
         if code != 0:
             raise ConfigurationError(
                 f"the settings of topic {name} cannot be read: {text or error_text(for_code(code)())}; "

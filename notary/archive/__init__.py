@@ -32,5 +32,6 @@ of true ones that the thief removed (docs/spark.md, Between two archives).
 | `schedule` | decides when that process seals |
 | `settings` | `[archive]`, and the messages between worker and process |
 | `compared` | compares segments with each other and with an archive |
+| `archived` | `ArchivedLog`: an archive, read as a log |
 | `fetch` | adds segments to an archive, and removes those that an archive has |
 """

@@ -13,13 +13,13 @@ A difference is an error that names both sides: the log lost its end between the
 import sys
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from joiner import LogState
 from joiner.history import fingerprint_of
+from notary.archive.archived import ArchivedLog
 from notary.archive.segment import Segment
 from ordering.errors import ConfigurationError, CorruptRecord
 from ordering.local_reader import describe
@@ -30,38 +30,7 @@ from ordering.signatures import decode_genesis, log_id_of, record_is_signed
 THE_ARCHIVE: Final = "the archive"
 
 
-class EarlierArchive(Protocol):
-    """An archive as it is before a call: `notary.cli.archived.ArchivedLog`."""
-
-    @property
-    def ranges(self) -> int:
-        """The number of ranges."""
-        ...
-
-    @property
-    def ends(self) -> Mapping[int, int]:
-        """The end of each topic-partition."""
-        ...
-
-    @property
-    def last_range(self) -> Mapping[int, int]:
-        """The offset at which the last range begins, by topic-partition."""
-        ...
-
-    def records(self, partition: int, offset_first: int) -> Iterator[list[Record]]:
-        """Yields the records from an offset on. Raises `ConfigurationError` for a damaged file."""
-        ...
-
-    def unlisted(self) -> list[Path]:
-        """Returns the Parquet files that no range lists."""
-        ...
-
-    def damaged(self, progress: Callable[[int, int], None], since: Mapping[int, int] | None = None) -> Iterator[str]:
-        """Yields a sentence for each damaged file, of those that end after the offsets `since`, or of all."""
-        ...
-
-
-def compare_lasts(segments: Sequence[Segment], archived: EarlierArchive, since: Mapping[int, int] | None = None) -> None:
+def compare_lasts(segments: Sequence[Segment], archived: ArchivedLog, since: Mapping[int, int] | None = None) -> None:
     """Compare the last record of each part that the archive has completely with the archive. Raises `ConfigurationError`.
 
     It reads no file of a segment. If the log lost its end between the two, all records after that place differ, the last one too.

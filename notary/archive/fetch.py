@@ -20,7 +20,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from notary.archive.compared import THE_ARCHIVE, EarlierArchive, KnownRecords, Rotations, compare_lasts
+from notary.archive.archived import ARCHIVE_VERSION, ArchivedLog
+from notary.archive.compared import THE_ARCHIVE, KnownRecords, Rotations, compare_lasts
 from notary.archive.segment import BATCH_RECORDS, RECORD, UNLISTED, FoundSegment, SealedPart, Segment, read
 from notary.receipts.errors import NotVerified
 from notary.snapshots.make import hashed
@@ -31,7 +32,6 @@ from ordering.errors import ConfigurationError
 from ordering.local_reader import describe
 from ordering.log import ORDERING, Record
 
-ARCHIVE_VERSION: Final = 2
 LEFT_S: Final = 3_600
 """The age of a file that a killed process left. A younger one may be of a process on another machine, which no lock here reaches."""
 UNFINISHED: Final = ".new"
@@ -49,7 +49,7 @@ class AddedRange(msgspec.Struct, frozen=True):
 
 
 def fetch(
-    store: SnapshotStore, segments: Sequence[FoundSegment], folder: Path, archived: EarlierArchive | None, key_last: bytes = b""
+    store: SnapshotStore, segments: Sequence[FoundSegment], folder: Path, archived: ArchivedLog | None, key_last: bytes = b""
 ) -> AddedRange:
     """Add the records after the end of an archive to it, all in one new range. Raises `NotVerified`, `ConfigurationError`, `OSError`.
 
@@ -92,7 +92,7 @@ def fetch(
     return AddedRange(number, added.segments, added.records, added.reached)
 
 
-def tidy(folder: Path, archived: EarlierArchive) -> None:
+def tidy(folder: Path, archived: ArchivedLog) -> None:
     """Remove the files that killed runs of `fetch` left of the archive's ranges. Move those with other records to `UNLISTED`.
 
     The range that listed such a file may be lost, and so may be its segments. Then the file is the only copy of these records. Files of a
@@ -127,7 +127,7 @@ def _unfinished(file: Path) -> Path:
     return file.with_name(file.name + UNFINISHED)
 
 
-def _has_records(archived: EarlierArchive, partition: int, file: Path) -> bool:
+def _has_records(archived: ArchivedLog, partition: int, file: Path) -> bool:
     """Returns True if an archive has each record of a file."""
     try:
         with pq.ParquetFile(file) as parquet:
@@ -145,7 +145,7 @@ def _has_records(archived: EarlierArchive, partition: int, file: Path) -> bool:
         return False
 
 
-def _since(archived: EarlierArchive, used: Sequence[Segment]) -> dict[int, int]:
+def _since(archived: ArchivedLog, used: Sequence[Segment]) -> dict[int, int]:
     """Returns the offsets after which `fetch` compares archived parts, so that its cost does not grow with the archive.
 
     These are the beginning of the last range, or an earlier offset if a segment with new records has an archived part before it.
@@ -210,7 +210,7 @@ class _Added:
     """The files of the new range: one for each topic-partition, a row group for each segment."""
 
     def __init__(
-        self, folder: Path, number: int, reached: Mapping[int, int], used: Sequence[Segment], archived: EarlierArchive | None
+        self, folder: Path, number: int, reached: Mapping[int, int], used: Sequence[Segment], archived: ArchivedLog | None
     ) -> None:
         self._folder, self._name = folder, f"{number:08}-segments-{uuid4().hex[:12]}.parquet"
         self._firsts, self.reached = dict(reached), dict(reached)
@@ -240,7 +240,7 @@ class _Added:
         """The files written so far."""
         return [path for path, _, _ in self._writers.values()]
 
-    def read_rotations(self, archived: EarlierArchive) -> None:
+    def read_rotations(self, archived: ArchivedLog) -> None:
         """Read the `key` records of an archive."""
         for some in archived.records(ORDERING, 0):
             for record in some:
@@ -326,7 +326,7 @@ def _topic_and_number(partition: int) -> tuple[str, int]:
 def prune(
     store: SnapshotStore,
     segments: Sequence[Segment],
-    archived: EarlierArchive,
+    archived: ArchivedLog,
     keep_after_ms: int,
     margin_s: float,
     find_others: Callable[[frozenset[str]], Iterable[Segment]],

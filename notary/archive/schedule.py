@@ -36,12 +36,7 @@ class ArchiveSchedule:
     """One worker's part in the continuous archive."""
 
     def __init__(
-        self,
-        config: "Config",
-        driver: Driver[Decision],
-        sender: Sender[Decision],
-        is_ready: Callable[[], bool],
-        now_s: Callable[[], float],
+        self, config: "Config", driver: Driver[Decision], sender: Sender[Decision], is_ready: Callable[[], bool], now_s: Callable[[], float]
     ) -> None:
         self._config, self._driver, self._sender, self._is_ready, self._now_s = config, driver, sender, is_ready, now_s
         self.every_s = config.archive.every_s if config.archive.url else 0

@@ -15,19 +15,22 @@ Scripts read exit code 1 as a result, so only the return value of a command can 
 import argparse
 import os
 import sys
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
+from importlib.util import find_spec
 from io import TextIOWrapper
 from typing import Any, TypeGuard
 
 import orjson
 
 from notary.version import VERSION
-from ordering.errors import Fatal, NotaryError
+from ordering.errors import ConfigurationError, Fatal, NotaryError
 
 EXIT_DONE, EXIT_NO, EXIT_COULD_NOT = 0, 1, 2
+PROGRESS_INTERVAL_S = 0.2
 
 COMMANDS = {
     "activate": "make records of another format version valid from here on",
@@ -147,6 +150,38 @@ def command_named(name: str) -> Any:
     if name in OWNERS:
         return import_module("notary.cli.owner_commands").COMMANDS[name]
     return import_module(f"notary.cli.{name.replace('-', '_')}")
+
+
+def check_pyarrow(what: str) -> None:
+    """Raise `ConfigurationError` if pyarrow is not installed. `what` names its task, for the message."""
+    if find_spec("pyarrow") is None:
+        raise ConfigurationError(f"pyarrow, which {what}, is not installed: pip install 'kafka-notary[parquet]'")
+
+
+class ProgressLine:
+    """A progress line on stderr, rewritten in place; shown on terminals only."""
+
+    def __init__(self, shown_at_s: float = 0.0) -> None:
+        """The first line is shown `PROGRESS_INTERVAL_S` after `shown_at_s`, in the time of `time.monotonic`."""
+        self._shows = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._shown_at_s = shown_at_s
+        self.is_shown = False
+
+    def show(self, text: str) -> None:
+        """Show this text, unless the line was shown a moment ago."""
+        if self._shows and time.monotonic() - self._shown_at_s >= PROGRESS_INTERVAL_S:
+            self._shown_at_s, self.is_shown = time.monotonic(), True
+            print(f"\r{text:<78}", end="", file=sys.stderr, flush=True)
+
+    def __call__(self, what: str, done: int, of: int | None) -> None:
+        """Show the progress of a task; `of` is None if nobody knows how much there is to do."""
+        self.show(f"{done:,}{'' if of is None else f' of {of:,}'} {what}")
+
+    def end(self) -> None:
+        """Clear the line."""
+        if self.is_shown:
+            self.is_shown = False
+            print(f"\r{'':<78}", end="\r", file=sys.stderr, flush=True)
 
 
 def drop_what_cannot_be_written() -> None:

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ import msgspec
 from notary import keys
 from notary.access import alone_in
 from notary.archive.settings import SealCommand, Sealed
-from notary.cli import EXIT_DONE, json_line
+from notary.cli import EXIT_DONE, check_pyarrow, json_line
 from notary.config import Config, load
 from notary.keyring import Keyring
 from notary.open_log import identify, open_log
@@ -27,8 +26,8 @@ from ordering.errors import ConfigurationError, NotaryError
 from ordering.genesis import read_genesis
 
 if TYPE_CHECKING:
+    from notary.archive.archived import ArchivedLog
     from notary.archive.segment import FoundSegment
-    from notary.cli.archived import ArchivedLog
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,19 +66,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigurationError("no store of segments is configured: set `[archive] url` (NOTARY_ARCHIVE_URL), or give --url")
     if arguments.action == "stream":
         return asyncio.run(_stream(config))
-    _check_pyarrow()
+    check_pyarrow("reads and writes segments")
     return _fetch(config, arguments) if arguments.action == "fetch" else _prune(config, arguments)
-
-
-def _check_pyarrow() -> None:
-    if find_spec("pyarrow") is None:
-        raise ConfigurationError("pyarrow, which reads and writes segments, is not installed: pip install 'kafka-notary[parquet]'")
 
 
 async def _stream(config: Config) -> int:
     """Seal segments until standard input ends or a command fails. The answer to that command has the problem."""
     try:
-        _check_pyarrow()
+        check_pyarrow("reads and writes segments")
         from notary.archive.stream import SegmentStream  # imported late: the line before checks that pyarrow is installed
 
         os.nice(19)  # the worker that serves beside it comes first
@@ -116,7 +110,7 @@ def _segments(config: Config, but: frozenset[str] = frozenset()) -> "list[FoundS
 @contextmanager
 def _archived(archive: Path, segments: "list[FoundSegment]") -> "Iterator[ArchivedLog | None]":
     """Lock an archive for the length of a block. Yields None if the folder has no range. Raises `ConfigurationError` for another log."""
-    from notary.cli.archived import ArchivedLog  # imported late: it needs pyarrow
+    from notary.archive.archived import ArchivedLog  # imported late: it needs pyarrow
 
     with alone_in(archive, f"another process changes the archive {archive}: wait for it"):
         if not any((archive / "ranges").glob("*.json")):
@@ -132,8 +126,8 @@ def _archived(archive: Path, segments: "list[FoundSegment]") -> "Iterator[Archiv
 
 
 def _fetch(config: Config, arguments: argparse.Namespace) -> int:
+    from notary.archive.archived import ArchivedLog
     from notary.archive.fetch import fetch, tidy  # imported late: they need pyarrow
-    from notary.cli.archived import ArchivedLog
 
     segments = _segments(config)
     if not segments and not any((arguments.archive / "ranges").glob("*.json")):  # later, `prune` has removed all that the archive has

@@ -2,18 +2,14 @@
 
 import argparse
 import contextlib
-import os
 import shutil
-import sys
-import time
 from collections.abc import Iterable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from notary.cli import EXIT_DONE, json_line
+from notary.cli import EXIT_DONE, ProgressLine, check_pyarrow, json_line
 from notary.index import IndexView, viewing
 from ordering.durable import make_directory, remove_empty, replace_file
 from ordering.errors import ConfigurationError
@@ -24,7 +20,6 @@ if TYPE_CHECKING:
 
 EXPORT_VERSION: Final = 1
 MANIFEST: Final = "manifest.json"
-PROGRESS_INTERVAL_S: Final = 0.5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,8 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Export the index. Returns 0 when the export is complete; every failure raises."""
-    if find_spec("pyarrow") is None:
-        raise ConfigurationError("pyarrow, which writes Parquet, is not installed: pip install 'kafka-notary[parquet]'")
+    check_pyarrow("writes Parquet")
     out: Path = arguments.out
     with viewing(arguments.index) as view, _folder(out):
         manifest = _export(view, out)
@@ -56,7 +50,7 @@ def _export(view: IndexView, out: Path) -> dict[str, Any]:
     """Write all files, and then the manifest, which completes the export. Returns the manifest's content."""
     from notary.cli.parquet import write_decisions, write_states  # imported late: `run` first checks that pyarrow is installed
 
-    progress = ExportProgress()
+    progress = ProgressLine()
     files: list[ExportedFile] = []
     parts: dict[str, tuple[Iterable[ExportedFile | int], int | None]] = {
         "decisions": (write_decisions(view.decisions(), out), view.position_next),
@@ -112,23 +106,3 @@ def _folder(out: Path) -> Iterator[None]:
             raise
     except OSError as problem:  # errors of RocksDB are none
         raise ConfigurationError(f"{out} cannot be written: {problem.strerror or problem}. Name another folder with --out") from None
-
-
-class ExportProgress:
-    """A progress line on stderr, rewritten in place; shown on terminals only."""
-
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._shown_s = 0.0
-
-    def __call__(self, what: str, done: int, of: int | None) -> None:
-        """Show the progress of a task, unless the line was shown a moment ago."""
-        if self._shown and time.monotonic() - self._shown_s >= PROGRESS_INTERVAL_S:
-            self._shown_s = time.monotonic()
-            line = f"{done:,}{'' if of is None else f' of {of:,}'} {what}"
-            print(f"\r{line:<78}", end="", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        """Clear the line."""
-        if self._shown_s:
-            print(f"\r{'':<78}", end="\r", file=sys.stderr)

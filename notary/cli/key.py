@@ -87,9 +87,7 @@ async def _rotate(config: Config, arguments: argparse.Namespace) -> int:
     files = _files(config)
     key_file, history_file = files[:2]
     with keys.alone_with(key_file):
-        async with owner.opened(config, "key rotate") as log:
-            signer = owner.load_owner_key(config, arguments.owner_key, log.genesis)
-            await log.replay(await log.state_in(arguments.index))
+        async with owner.replayed(config, arguments, "key rotate") as (log, signer):
             done = _complete(files, log.state.key)
             if done is None:
                 waiting = keys.prepare(*files)
@@ -137,9 +135,7 @@ async def _replace_lost(config: Config, arguments: argparse.Namespace) -> int:
     """Put a new key in force whose predecessor is lost. The log requires only the signatures of the owner and of the new key."""
     files = _files(config)
     with keys.alone_with(files[0]):
-        async with owner.opened(config, "key rotate") as log:
-            signer = owner.load_owner_key(config, arguments.owner_key, log.genesis)
-            await log.replay(await log.state_in(arguments.index))
+        async with owner.replayed(config, arguments, "key rotate") as (log, signer):
             lost = keys.verifier_key(config.origin, Ed25519PublicKey.from_public_bytes(log.state.key))
             new = keys.begin_anew(*files, log.state.keys)
             facts: dict[str, Any] = {"verifier_key": keys.verifier_key(config.origin, new.public_key()), "key_file": str(files[0])}

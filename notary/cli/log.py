@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,13 @@ import msgspec
 
 from joiner import Effect, Joiner, OrderedBatch, Ready
 from joiner.history import NO_CONTENT
-from notary.cli import EXIT_DONE, json_line, owner
+from notary.cli import EXIT_DONE, check_pyarrow, json_line, owner
 from notary.cli.replay import Replay
 from notary.config import load
 from ordering.errors import ConfigurationError, CorruptRecord
 from ordering.genesis import read_genesis
 from ordering.log import ORDERING, Log, Record
-from ordering.records import HASH_BYTES, Genesis, Key, OrderingRecord, View, WorkerRecord, decode, decode_batch_key
+from ordering.records import HASH_BYTES, Genesis, Key, OrderingRecord, View, WorkerRecord, batch_key, decode, decode_batch_key
 from ordering.signatures import FILL_BYTES, is_fill, log_id_of, record_is_signed
 
 NOBODY = "nobody"
@@ -61,9 +60,8 @@ async def _opened(arguments: argparse.Namespace) -> AsyncIterator[Log]:
         async with owner.opened(load(arguments.config), "log") as owned:
             yield owned.log
         return
-    if find_spec("pyarrow") is None:
-        raise ConfigurationError("pyarrow, which reads an archive's Parquet files, is not installed: pip install 'kafka-notary[parquet]'")
-    from notary.cli.archived import ArchivedLog  # imported late: this function first checks that pyarrow is installed
+    check_pyarrow("reads an archive's Parquet files")
+    from notary.archive.archived import ArchivedLog  # imported late: this function first checks that pyarrow is installed
 
     archived = ArchivedLog(arguments.archive)
     if unlisted := archived.unlisted():
@@ -183,7 +181,7 @@ class _Shown:
             self._log_id, self._owner_key, self._keys = effect.history, genesis.owner_key, [genesis.notary_key]
         if self._payload and effect is not None and effect.partition != NO_CONTENT and batch is not None:
             self._contents[effect.partition, effect.content_offset] = record.offset
-            key = batch.incarnation.to_bytes(8, "big") + batch.sequence.to_bytes(8, "big")
+            key = batch_key(batch.incarnation, batch.sequence)
             self._joined.add((effect.partition, key))
             if self._is_asked_for(record.offset):
                 self._entries.add((effect.partition, key))
@@ -236,7 +234,12 @@ class _Shown:
                 "became": became,
             }
             if effect is not None and batch is not None:
-                facts["content"] = _content(effect, batch)
+                facts["content"] = {
+                    "partition": effect.partition,
+                    "offset": effect.content_offset,
+                    "filled": batch.filled,
+                    "transaction_ids": [request.transaction_id.hex() for request in batch.requests],
+                }
             print(json_line(facts))
             return
         time = _time(record.append_time_ms)
@@ -310,15 +313,6 @@ def _json_of(value: Any) -> Any:
     if isinstance(value, View):
         return _jsonable(value)
     return [_json_of(each) for each in value] if isinstance(value, tuple) else value
-
-
-def _content(effect: Effect, batch: OrderedBatch) -> dict[str, Any]:
-    return {
-        "partition": effect.partition,
-        "offset": effect.content_offset,
-        "filled": batch.filled,
-        "transaction_ids": [request.transaction_id.hex() for request in batch.requests],
-    }
 
 
 def _fields(record: OrderingRecord) -> Iterator[str]:

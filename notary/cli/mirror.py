@@ -98,7 +98,7 @@ async def _mirror(source: Config, target: Config, listen: tuple[str, int] | None
 
 async def _copy(source: Config, target: Config, listen: tuple[str, int] | None) -> None:
     to, prefix, security = target.log.bootstrap, target.log.topic_prefix, target.kafka_security
-    if await uses_append_times(to, prefix, security):
+    if await uses_append_times(to, prefix, security, either=True):
         raise ConfigurationError(
             f"the topics of {prefix} at {to} are a log and no mirror: they have the brokers' append times. Create the mirror's topics with"
             " `notary failover --prepare`. If they were a mirror, it was failed over: never copy in this direction again"

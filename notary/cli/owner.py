@@ -9,6 +9,7 @@ back, past its own record, and reports the result. A command is atomic: it appen
 """
 
 import argparse
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -124,16 +125,7 @@ class OwnedLog:
         """
         value = sign_record(record, self.log_id, owner)
         self._watched_from = (await self.log.offsets())[ORDERING].log_end
-        writer = await self.log.open_writer()
-        try:
-            await writer.append(ORDERING, None, value)
-        except OutcomeUnknown as problem:
-            raise OutcomeUnknown(
-                f"the record may be in the log or not: {problem}. Run the same command again: the record takes effect once"
-            ) from None
-        finally:
-            await writer.close()
-        await self._read_on()
+        await self._append(ORDERING, None, value)
         offset = min([offset for offset, found in self._values.items() if found == value], default=None)
         if offset is None:
             raise OutcomeUnknown(
@@ -154,12 +146,18 @@ class OwnedLog:
         hole = self.joiner.hole
         assert hole is not None
         name = batch_key(hole.incarnation, hole.sequence)
+        sealed = sign_seal(self.log_id, hole.partition, name, hole.payload_hash, self.state.key, owner)
+        await self._append(hole.partition, name, sealed)
+
+    async def _append(self, partition: int, key: bytes | None, value: bytes) -> None:
+        """Append a record to a topic-partition, and read on."""
         writer = await self.log.open_writer()
         try:
-            sealed = sign_seal(self.log_id, hole.partition, name, hole.payload_hash, self.state.key, owner)
-            await writer.append(hole.partition, name, sealed)
+            await writer.append(partition, key, value)
         except OutcomeUnknown as problem:
-            raise OutcomeUnknown(f"the seal may be in the log or not: {problem}. Run the same command again") from None
+            raise OutcomeUnknown(
+                f"the record may be in the log or not: {problem}. Run the same command again: the record takes effect once"
+            ) from None
         finally:
             await writer.close()
         await self._read_on()
@@ -219,6 +217,15 @@ async def opened(config: Config, command: str, *, mirror: bool = False) -> Async
         await log.close()
 
 
+@asynccontextmanager
+async def replayed(config: Config, arguments: argparse.Namespace, command: str) -> AsyncIterator[tuple[OwnedLog, SigningKey]]:
+    """Open the log as `opened` does, with the owner's key, and read it to its end; from the index of `--index` on, if one is given."""
+    async with opened(config, command) as log:
+        owner = load_owner_key(config, arguments.owner_key, log.genesis)
+        await log.replay(await log.state_in(arguments.index))
+        yield log, owner
+
+
 def load_owner_key(config: Config, given: Path | None, genesis: Genesis) -> SigningKey:
     """Reads the owner's key of this log. Raises `ConfigurationError`, which for a wrong key names both public keys."""
     file = given or config.path(OWNER_KEY)
@@ -247,6 +254,16 @@ def add_index_argument(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="begin at this index, of a worker or a restored snapshot, not at the log's start; needed after a salvage and a trim",
     )
+
+
+def agreed(arguments: argparse.Namespace, command: str, unchanged: str, asked: str, number: int) -> bool:
+    """Ask the operator to type `number`, unless `--yes` was given. Raises `ConfigurationError` if there is no terminal to ask at."""
+    if arguments.yes:
+        return True
+    if not sys.stdin.isatty() or arguments.json:
+        raise ConfigurationError(f"{unchanged}: read the plan above (or --plan), then give --yes")
+    print(f"notary {command}: this cannot be undone. Type {asked}, {number}, to go on:", file=sys.stderr)
+    return sys.stdin.readline().strip() == str(number)
 
 
 def report(outcome: CommandOutcome, done: str, facts: dict[str, Any], *, as_json: bool) -> int:

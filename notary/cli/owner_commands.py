@@ -53,18 +53,14 @@ async def _activate(config: Config, arguments: argparse.Namespace) -> Result:
         raise ConfigurationError(
             f"this software reads format versions 1 to {FORMAT_VERSION}, not {version}: for a higher one run the command of newer software"
         )
-    async with owner.opened(config, "activate") as log:
-        key = owner.load_owner_key(config, arguments.owner_key, log.genesis)
-        await log.replay(await log.state_in(arguments.index))
+    async with owner.replayed(config, arguments, "activate") as (log, key):
         if version in log.state.formats:
             raise ConfigurationError(f"format version {version} is active already: {', '.join(map(str, sorted(log.state.formats)))}")
         return await log.append(Activate(version), key), f"format version {version} is active", {"format_version": version}
 
 
 async def _retire(config: Config, arguments: argparse.Namespace) -> Result:
-    async with owner.opened(config, "retire") as log:
-        key = owner.load_owner_key(config, arguments.owner_key, log.genesis)
-        await log.replay(await log.state_in(arguments.index))
+    async with owner.replayed(config, arguments, "retire") as (log, key):
         state = log.joiner.incarnations.named(arguments.name)
         if state is None:
             names = sorted(log.joiner.incarnations.names_since(0))
@@ -98,9 +94,7 @@ async def _extend(config: Config, arguments: argparse.Namespace) -> Result:
     count = arguments.count
     if not 1 <= count <= PARTITIONS_MAX:
         raise ConfigurationError(f"the number of payload partitions, {count}, should be 1 to {PARTITIONS_MAX}")
-    async with owner.opened(config, "partitions") as log:
-        key = owner.load_owner_key(config, arguments.owner_key, log.genesis)
-        await log.replay(await log.state_in(arguments.index))
+    async with owner.replayed(config, arguments, "partitions") as (log, key):
         before = log.state.payload_partitions
         if count <= before:
             raise ConfigurationError(f"the log has {before} payload partitions, and {count} are not more: their number only grows")

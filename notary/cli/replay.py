@@ -4,20 +4,18 @@ It drives the joiner as a worker's driver does, but passes the joiner's results 
 differ from the reader's own history, since there is no index to compare.
 """
 
-import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from joiner import Joiner, Ready
+from notary.cli import ProgressLine
 from ordering.errors import FatalCode, NotReady
 from ordering.local_reader import describe
 from ordering.log import ORDERING, Log, Reader, Record
 
 POLL_MS: Final = 200
 STALL_S_MAX: Final = 30.0
-PROGRESS_INTERVAL_S: Final = 0.2
 
 Observe = Callable[[Sequence[Record], Ready], None]
 """Receives the records just read, and the joiner's results, in the order of the log."""
@@ -40,7 +38,8 @@ class Replay:
         self._ordering_only = ordering_only
         self._reader: Reader | None = None
         self._partitions = 0  # the number when the reader was opened: the reader does not read partitions added later
-        self._progress = _Progress(name)
+        self._name = name
+        self._progress = ProgressLine(time.monotonic())  # a short replay shows no progress line
         self.enough: Callable[[], bool] = lambda: False
         """Returns true if nothing more needs to be read; called after each step."""
         self.stop = ""
@@ -77,15 +76,15 @@ class Replay:
                 progress_at_s = time.monotonic()
             elif time.monotonic() - progress_at_s > STALL_S_MAX:
                 raise NotReady(f"the log returned no record for {STALL_S_MAX:g} s, before its end: check that all its brokers are up")
-            self._progress.show(self._joiner.offset_head, ends[ORDERING])
-        self._progress.clear()
+            self._progress.show(f"{self._name}: {self._joiner.offset_head} of {ends[ORDERING]} ordering records read")
+        self._progress.end()
 
     async def close(self) -> None:
         """Close the reader."""
         if self._reader is not None:
             await self._reader.close()
             self._reader = None
-        self._progress.clear()
+        self._progress.end()
 
     async def _step(self, records: list[Record]) -> None:
         joiner = self._joiner
@@ -128,23 +127,3 @@ class Replay:
         assert self._reader is not None
         hole = self._joiner.hole
         return hole is not None and self._reader.offset_next(hole.partition) >= ends.get(hole.partition, 0)
-
-
-class _Progress:
-    """A progress line on stderr, rewritten in place; shown on terminals only."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._shows = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._shown_at_s = time.monotonic()  # a short replay shows no progress line
-        self._is_shown = False
-
-    def show(self, done: int, total: int) -> None:
-        if self._shows and time.monotonic() - self._shown_at_s >= PROGRESS_INTERVAL_S:
-            self._shown_at_s, self._is_shown = time.monotonic(), True
-            print(f"\r{f'{self._name}: {done} of {total} ordering records read':<78}", end="", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        if self._is_shown:
-            self._is_shown = False
-            print(f"\r{'':<78}", end="\r", file=sys.stderr, flush=True)

@@ -28,8 +28,7 @@ from joiner import Joiner, JoinerState, Ready
 from joiner.recheck import examine
 from notary import keys
 from notary.access import alone_in
-from notary.cli import EXIT_DONE, EXIT_NO, json_line, owner
-from notary.cli.export import ExportProgress
+from notary.cli import EXIT_DONE, EXIT_NO, ProgressLine, json_line, owner
 from notary.cli.replay import Replay
 from notary.config import Config, load
 from notary.receipts.note import VerifierKey
@@ -107,7 +106,7 @@ class SalvageCommand:
     def __init__(self, config: Config, arguments: argparse.Namespace) -> None:
         self._config, self._arguments = config, arguments
         self._work: Path = arguments.work or config.path(self.work)
-        self._progress = ExportProgress()
+        self._progress = ProgressLine()
         self._sealed = 0
         self._key_files = config.path(config.key_file), config.path(config.key_history_file)
         self._goal_file = self._work / "goal"
@@ -284,7 +283,8 @@ class SalvageCommand:
                     f"records of format version {SALVAGE_FORMAT} do not count in this log yet: {self.activate_first.format(SALVAGE_FORMAT)}"
                 )
             signer = owner.load_owner_key(self._config, self._arguments.owner_key, job.log.genesis)
-            if not self._agreed(choice):
+            asked = "the number of decisions that the log then has"
+            if not owner.agreed(self._arguments, self.name, "nothing was appended", asked, choice.end):
                 return self._end({**facts, "done": False}, "nothing was appended", EXIT_NO)
             self._complete_rotation(job)
             for attempt in range(ATTEMPTS_MAX):
@@ -468,15 +468,6 @@ class SalvageCommand:
         for line in () if self._arguments.json else after(facts, embedded=self._config.log.kind == "embedded"):
             print(line)
         return self._end(facts, "")
-
-    def _agreed(self, choice: Choice) -> bool:
-        """Ask the operator before the first record. Raises `ConfigurationError` if there is no terminal to ask at."""
-        if self._arguments.yes:
-            return True
-        if not sys.stdin.isatty() or self._arguments.json:
-            raise ConfigurationError("nothing was appended: read the plan above (or --plan), then give --yes")
-        self._report(f"this cannot be undone. Type the number of decisions that the log then has, {choice.end}, to go on:")
-        return sys.stdin.readline().strip() == str(choice.end)
 
     def _report(self, text: str) -> None:
         self._progress.end()

@@ -268,13 +268,7 @@ def _service(config: Config, app: App, certificates: Certificates | None) -> Ser
 
 
 def _server(config: Config, app: App, listen: str, certificates: Certificates | None = None) -> Server:
-    server = Server(
-        app,
-        bind(*parse_listen(listen)),
-        settings=config.http,
-        certificates=certificates,
-        duty=app.duty,
-    )
+    server = Server(app, bind(*parse_listen(listen)), settings=config.http, certificates=certificates, duty=app.duty)
     server.lines.is_backlogged = lambda client: app.worker is not None and app.worker.gate.is_backlogged(client.network, client.parties)
     return server
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from notary import keys
-from notary.cli import EXIT_DONE, EXIT_NO, json_line
-from notary.cli.export import ExportProgress
+from notary.cli import EXIT_DONE, EXIT_NO, ProgressLine, json_line
 from notary.config import Config, load
 from notary.keyring import Keyring
 from notary.receipts.errors import printable
@@ -93,7 +92,7 @@ class _Job:
     def __init__(self, config: Config, arguments: argparse.Namespace) -> None:
         self.config, self.arguments = config, arguments
         self.store: SnapshotStore = store_of(config.snapshots.url, Path(config.directory))
-        self.progress = ExportProgress()
+        self.progress = ProgressLine()
         self._trusted, self._all_keys = keys.verifier_keys(config.path(config.key_history_file), config.origin)
 
     def found(self, *, former_keys: bool = False) -> Iterator[FoundSnapshot]:

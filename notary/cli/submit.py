@@ -10,19 +10,17 @@ returned an outcome without a valid receipt, which is not written.
 
 import argparse
 import asyncio
-import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from concurrent.futures import Future
 from functools import partial
 from ssl import SSLContext
-from typing import IO, Final, TypeAlias, TypeVar, cast
+from typing import IO, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from notary.cli import EXIT_COULD_NOT, EXIT_DONE, EXIT_NO
+from notary.cli import EXIT_COULD_NOT, EXIT_DONE, EXIT_NO, ProgressLine
 from notary.client import (
     BATCH_REQUESTS_MAX,
     SUBMISSION_DEADLINE_S,
@@ -46,7 +44,6 @@ T = TypeVar("T")
 _Batch: TypeAlias = list[RequestRead]
 
 
-PROGRESS_INTERVAL_S: Final = 0.1
 IN_FLIGHT_MAX: Final = 64
 
 
@@ -235,9 +232,7 @@ class _Tally:
         self.committed = self.rejected = 0
         self._unknown: list[RequestRead] = []
         self._not_admitted: list[RequestRead] = []
-        # A line that is rewritten in place is for terminals only.
-        self._shows_progress = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._progress_at = 0.0
+        self._progress = ProgressLine()
 
     def add(self, batch: _Batch, outcome: _Outcome) -> None:
         """Count a finished submission."""
@@ -252,14 +247,11 @@ class _Tally:
                 self.committed += 1
             else:
                 self.rejected += 1
-        if self._shows_progress and time.monotonic() - self._progress_at >= PROGRESS_INTERVAL_S:
-            self._progress_at = time.monotonic()
-            print(f"\r{self._counts():<78}", end="", file=sys.stderr, flush=True)
+        self._progress.show(self._counts())
 
     def report(self) -> None:
         """Print the errors, the requests without an answer, the remedy, and the counts."""
-        if self._progress_at:
-            print(f"\r{'':<78}", end="\r", file=sys.stderr)
+        self._progress.end()
         for each in self._unknown:
             _print_error(f"outcome unknown: {each.where}, transaction {each.transaction_id}")
         if self._not_admitted:
@@ -331,29 +323,17 @@ def _writer() -> Callable[[bytes], None]:
 
 async def _in_thread(function: Callable[[], T]) -> T:
     """Calls `function` in a daemon thread and returns its result: unlike an executor's thread, it does not block the process's exit."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, problem: BaseException | None) -> None:
-        if done.done():
-            return  # the caller was cancelled meanwhile
-        if problem is not None:
-            done.set_exception(problem)
-        else:
-            done.set_result(cast(T, result))
+    done: Future[T] = Future()
+    done.set_running_or_notify_cancel()  # so that a caller that is cancelled leaves it as it is
 
     def work() -> None:
-        result: T | None = None
-        failure: BaseException | None = None
         try:
-            result = function()
+            done.set_result(function())
         except BaseException as problem:
-            failure = problem
-        with suppress(RuntimeError):  # the loop is closed, so nothing waits for the result
-            loop.call_soon_threadsafe(settle, result, failure)
+            done.set_exception(problem)
 
     threading.Thread(target=work, name="notary-submit", daemon=True).start()
-    return await done
+    return await asyncio.wrap_future(done)
 
 
 def _print_error(text: str) -> None:

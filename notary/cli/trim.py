@@ -16,9 +16,7 @@ the smaller of the two offsets are freed. The ordering topic is not touched.
 import argparse
 import asyncio
 import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,8 +26,7 @@ from joiner import JoinerState
 from joiner.recheck import examine
 from notary import keys
 from notary.access import alone_in
-from notary.cli import EXIT_DONE, EXIT_NO, json_line, owner
-from notary.cli.export import ExportProgress
+from notary.cli import EXIT_DONE, EXIT_NO, ProgressLine, check_pyarrow, json_line, owner
 from notary.config import Config, kafka_security, load, read_toml
 from notary.index import viewing
 from notary.salvage.kept import KeptIndex, keeping
@@ -47,7 +44,7 @@ from ordering.settings import LogSettings
 from ordering.topics import free_records
 
 if TYPE_CHECKING:
-    from notary.cli.archived import ArchivedLog
+    from notary.archive.archived import ArchivedLog
 
 PLACES: Final = 2
 WORK: Final = "trim"
@@ -144,7 +141,7 @@ class _Trimming:
         self._config, self._arguments = config, arguments
         self._work: Path = arguments.work or config.path(WORK)
         self._index = self._work / INDEX
-        self._progress = ExportProgress()
+        self._progress = ProgressLine()
         self._missing: list[str] = []
 
     async def run(self) -> int:
@@ -215,9 +212,8 @@ class _Trimming:
         return report
 
     def _archive(self) -> "ArchivedLog | None":
-        if find_spec("pyarrow") is None:
-            raise ConfigurationError("pyarrow, which reads an archive, is not installed: pip install 'kafka-notary[parquet]'")
-        from notary.cli.archived import ArchivedLog  # imported late: this function first checks that pyarrow is installed
+        check_pyarrow("reads an archive")
+        from notary.archive.archived import ArchivedLog  # imported late: this function first checks that pyarrow is installed
 
         try:
             archive = ArchivedLog(self._arguments.archive)
@@ -309,7 +305,7 @@ class _Trimming:
             return self._end(facts, "nothing to free: the payload topic begins where these snapshots begin to read")
         if self._arguments.plan:
             return self._end(facts, "this was the plan: nothing was changed")
-        if not self._agreed(position):
+        if not owner.agreed(self._arguments, "trim", "nothing was changed", "the position", position):
             return self._end(facts, "nothing was changed", EXIT_NO)
         if position > log.state.trimmed:
             await self._mark(log, kept, position)
@@ -342,14 +338,6 @@ class _Trimming:
             print(f"snapshot       {each['snapshot']} in {each['store']}")
         for partition, offset in facts["offsets_first"].items():
             print(f"partition {partition:<4} from now on begins at offset {offset}")
-
-    def _agreed(self, position: int) -> bool:
-        if self._arguments.yes:
-            return True
-        if not sys.stdin.isatty() or self._arguments.json:
-            raise ConfigurationError("nothing was changed: read the plan above (or --plan), then give --yes")
-        print(f"notary trim: this cannot be undone. Type the position, {position}, to go on:", file=sys.stderr)
-        return sys.stdin.readline().strip() == str(position)
 
     def _refused(self) -> int:
         self._progress.end()

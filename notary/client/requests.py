@@ -58,7 +58,7 @@ class PreparedRequest(msgspec.Struct, frozen=True):
 
 def prepare(requests: Iterable[RequestLike], notary_name: str, party: str, signer: Signer) -> PreparedRequest:
     """Encode, check and sign a submission. Raises `Malformed`, which names the request and the field, such as `requests[3].inputs[0]`."""
-    encoded = [encode_request(request, f"requests[{at}]") for at, request in enumerate(requests)]
+    encoded = [_encode(request, f"requests[{at}]") for at, request in enumerate(requests)]
     name = _encode(party, "party")
     decoded = decode_submission(_submission(name, b"", encoded), notary_name).requests
     # The signature covers the ids, so it is made last. It is made once, so that every attempt sends the same bytes.
@@ -73,20 +73,15 @@ def prepare(requests: Iterable[RequestLike], notary_name: str, party: str, signe
 
 def transaction_ids(requests: Iterable[RequestLike], notary_name: str) -> tuple[str, ...]:
     """Returns the ids that these requests have at that notary, 64 hex digits each. Raises `Malformed` as `prepare` does."""
-    encoded = [encode_request(request, f"requests[{at}]") for at, request in enumerate(requests)]
+    encoded = [_encode(request, f"requests[{at}]") for at, request in enumerate(requests)]
     return tuple(each.transaction_id.hex() for each in decode_submission(_submission(b'"-"', b"", encoded), notary_name).requests)
-
-
-def encode_request(request: RequestLike, where: str = "") -> bytes:
-    """Encodes a request as JSON, without checking it. Raises `Malformed` at `where` for values that JSON cannot express."""
-    return _encode(request, where)
 
 
 def submissions(
     requests: Iterable[RequestLike], requests_max: int = BATCH_REQUESTS_MAX, bytes_max: int = BATCH_BYTES_MAX
 ) -> Iterator[list[RequestLike]]:
     """Yields the requests, in their order, in lists that each fit one submission. The iterable is read lazily."""
-    return batches(requests, lambda request: len(encode_request(request)), requests_max, bytes_max)
+    return batches(requests, lambda request: len(_encode(request, "")), requests_max, bytes_max)
 
 
 def batches(
@@ -114,6 +109,7 @@ def batches(
 
 
 def _encode(value: object, where: str) -> bytes:
+    """Encodes JSON, without checking what it says. Raises `Malformed` at `where` for values that JSON cannot express."""
     try:
         return msgspec.json.encode(value)
     except (TypeError, ValueError, RecursionError) as problem:

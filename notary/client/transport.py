@@ -100,13 +100,6 @@ class _Unusable(Exception):
         super().__init__(reason)
 
 
-class _Attempts:
-    """The attempts of one exchange."""
-
-    may_be_decided = False
-    """True once a worker may have admitted the submission."""
-
-
 class Exhausted(Exception):
     """The deadline passed, or would pass before any URL may be tried again. `reasons`: URL -> its last failure."""
 
@@ -190,89 +183,77 @@ class Transport:
         It returns `Further` to ask the same worker for more. `headers` makes the headers of each attempt. Raises `Exhausted`, `Rejected`,
         `Unproven`, and any other error of `read`.
         """
-        attempts = _Attempts()
-        try:
-            return await self._exchange_with(attempts, method, path, read, ends, body, headers)
-        except Rejected as problem:
-            problem.may_be_decided |= attempts.may_be_decided
-            raise
-
-    async def _exchange_with(
-        self,
-        attempts: "_Attempts",
-        method: str,
-        path: str,
-        read: Callable[[Reply], T | Further[T] | None],
-        ends: float,
-        body: bytes | None,
-        headers: Callable[[], Mapping[str, str]],
-    ) -> T:
         clock = asyncio.get_running_loop().time
         reasons: dict[str, str] = {}
         rejections = Rejections(self.urls)
         tickets: dict[str, str] = {}  # URL -> the ticket of its rejection: a client that returns it in time goes first
         resume_at = clock()
         unfinished = 0
-        while True:
-            url, not_before = self._route.next(clock(), rejections.by_url)
-            begin_at = max(not_before, resume_at)
-            if max(begin_at, clock()) >= ends:
-                waits = f"not tried: its Retry-After ends in {begin_at - clock():.0f} s"
-                raise rejections.first or Exhausted(reasons or {url: waits})
-            await asyncio.sleep(max(0.0, begin_at - clock()))
-            started = clock()
-            if started >= ends:
-                raise rejections.first or Exhausted(reasons)
-            try:
-                more = dict(headers())
-                if (ticket := tickets.pop(url, "")) and _TICKET(ticket):
-                    more["Ticket"] = ticket
-                reply = await self._attempt(method, url, path, body, ends - started, more)
-                tickets[url] = reply.headers.get("ticket", "")
-                attempts.may_be_decided |= reply.sent_before
-                _check_usable(reply)
-                result = read(reply)
-                if isinstance(result, Further):
-                    reply = await self._attempt("GET", url, result.path, None, max(0.0, ends - clock()), result.headers)
+        may_be_decided = False  # true once a worker may have admitted the submission
+        try:
+            while True:
+                url, not_before = self._route.next(clock(), rejections.by_url)
+                begin_at = max(not_before, resume_at)
+                if max(begin_at, clock()) >= ends:
+                    waits = f"not tried: its Retry-After ends in {begin_at - clock():.0f} s"
+                    raise rejections.first or Exhausted(reasons or {url: waits})
+                await asyncio.sleep(max(0.0, begin_at - clock()))
+                started = clock()
+                if started >= ends:
+                    raise rejections.first or Exhausted(reasons)
+                try:
+                    more = dict(headers())
+                    if (ticket := tickets.pop(url, "")) and _TICKET(ticket):
+                        more["Ticket"] = ticket
+                    reply = await self._attempt(method, url, path, body, ends - started, more)
+                    tickets[url] = reply.headers.get("ticket", "")
+                    may_be_decided |= reply.sent_before
                     _check_usable(reply)
-                    result = result.read(reply)
-            except Rejected as problem:
-                if problem.status not in _ASK_THE_OTHERS:
-                    raise
-                reasons[url] = _said(reply)
-                rejections.rejected(url, problem)
-                continue
-            except Unproven as problem:
-                attempts.may_be_decided = True
-                reasons[url] = str(problem)
-                rejections.rejected(url, problem)
-                continue
-            except _Unusable as problem:
-                attempts.may_be_decided |= problem.may_be_decided
-                if clock() < ends:
+                    result = read(reply)
+                    if isinstance(result, Further):
+                        reply = await self._attempt("GET", url, result.path, None, max(0.0, ends - clock()), result.headers)
+                        _check_usable(reply)
+                        result = result.read(reply)
+                except Rejected as problem:
+                    if problem.status not in _ASK_THE_OTHERS:
+                        raise
+                    reasons[url] = _said(reply)
+                    rejections.rejected(url, problem)
+                    continue
+                except Unproven as problem:
+                    may_be_decided = True
                     reasons[url] = str(problem)
-                else:
-                    # The deadline cancelled this attempt, so keep the reason of an earlier failure of this URL, if there is one.
-                    reasons.setdefault(url, str(problem))
-                self._route.failed(url, started, clock(), problem.retry_after_s)
-                rejections.failed(url)
-                continue
-            except Malformed as problem:
-                attempts.may_be_decided = True
-                reasons[url] = f"an answer that breaks the contract: {problem}"
-                self._route.failed(url, started, clock(), 0.0)
-                rejections.failed(url)
-                continue
-            if result is not None:
-                self._route.answered(url)
-                return result
-            attempts.may_be_decided = True
-            rejections.admitted()
-            unfinished += 1
-            reasons[url] = "not all is decided yet"
-            self._route.slow(url, clock() + reply.retry_after_s)
-            # Always pause, even if the worker asks for no delay: an undecided submission that is sent again takes log space again.
-            resume_at = clock() + self._retry_policy.pause_s(unfinished, self._random.random())
+                    rejections.rejected(url, problem)
+                    continue
+                except _Unusable as problem:
+                    may_be_decided |= problem.may_be_decided
+                    if clock() < ends:
+                        reasons[url] = str(problem)
+                    else:
+                        # The deadline cancelled this attempt, so keep the reason of an earlier failure of this URL, if there is one.
+                        reasons.setdefault(url, str(problem))
+                    self._route.failed(url, started, clock(), problem.retry_after_s)
+                    rejections.failed(url)
+                    continue
+                except Malformed as problem:
+                    may_be_decided = True
+                    reasons[url] = f"an answer that breaks the contract: {problem}"
+                    self._route.failed(url, started, clock(), 0.0)
+                    rejections.failed(url)
+                    continue
+                if result is not None:
+                    self._route.answered(url)
+                    return result
+                may_be_decided = True
+                rejections.admitted()
+                unfinished += 1
+                reasons[url] = "not all is decided yet"
+                self._route.slow(url, clock() + reply.retry_after_s)
+                # Always pause, even if the worker asks for no delay: an undecided submission that is sent again takes log space again.
+                resume_at = clock() + self._retry_policy.pause_s(unfinished, self._random.random())
+        except Rejected as problem:
+            problem.may_be_decided |= may_be_decided
+            raise
 
     async def _exchange(
         self, method: str, url: str, path: str, body: bytes | None, headers: Mapping[str, str], connection: "_Connection"

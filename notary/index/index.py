@@ -27,6 +27,7 @@ from notary.index import rows
 from notary.index.rocks import IndexSettings, RocksStore
 from notary.index.store import (
     DECISIONS,
+    FAMILIES,
     INDEX_FORMAT_VERSION,
     META,
     POSITIONS,
@@ -91,7 +92,7 @@ class Index:
         self._outcome_counts = [0] * len(Outcome)
         progress = self._meta.get(rows.PROGRESS_KEY)
         self._position_next, self._log_time_ms = rows.PROGRESS.unpack(progress) if progress else (0, 0)
-        self._offsets_next = {rows.partition_of(key): rows.U64.unpack(value)[0] for key, value in self._rows_with(rows.OFFSET_PREFIX)}
+        self._offsets_next = offsets_next_of(self._meta)
         self._compared = decode_agreement(self._meta.get(rows.AGREEMENT_KEY))
         before = self._meta.get(rows.AGREEMENT_BEFORE_KEY)
         self._compared_before = self._compared if before is None else decode_agreement(before)
@@ -104,13 +105,7 @@ class Index:
 
     @classmethod
     def open(
-        cls,
-        directory: Path,
-        *,
-        notary_name: str,
-        log_identity: str,
-        worker_name: str = "",
-        settings: IndexSettings | None = None,
+        cls, directory: Path, *, notary_name: str, log_identity: str, worker_name: str = "", settings: IndexSettings | None = None
     ) -> "Index":
         """Open the index in that directory; create it if it is missing.
 
@@ -118,13 +113,7 @@ class Index:
         for a damaged one. `worker_name` is the owner of the index: its own checkpoints do not confirm its root.
         """
         store = RocksStore.open(directory, settings or IndexSettings())
-        return cls.over(
-            store,
-            directory,
-            notary_name=notary_name,
-            log_identity=log_identity,
-            worker_name=worker_name,
-        )
+        return cls.over(store, directory, notary_name=notary_name, log_identity=log_identity, worker_name=worker_name)
 
     @classmethod
     def over(cls, store: Store, directory: Path, *, notary_name: str, log_identity: str, worker_name: str = "") -> "Index":
@@ -250,7 +239,7 @@ class Index:
         self._offsets_next.update(ready.offsets_next)
         self._compared, self._compared_before, self._open_before = compared, before, open_before
         if agreement.quarantined:
-            self._flush()
+            self._store.flush()  # no record of the log has the mark, so it must survive a crash of the machine
             raise Quarantined(_quarantined_text(self.directory, agreement.quarantined))
         return result.outcomes
 
@@ -261,7 +250,7 @@ class Index:
             return
         states, decisions, positions, meta = [self._store.handle(name) for name in (STATES, DECISIONS, POSITIONS, META)]
         if ready.items_dropped:
-            for key, _ in self._rows_with(rows.ITEMS_PREFIX):
+            for key, _ in _rows_with(self._meta, rows.ITEMS_PREFIX):
                 batch.delete(key, meta)
         if ready.items is not None:
             batch.put(rows.items_key(ready.items.first), encode_items(ready.items.first, ready.items.items), meta)
@@ -299,14 +288,10 @@ class Index:
         batch.put(rows.AGREEMENT_KEY, _encode(self.agreement), self._store.handle(META))
         try:
             self._store.write(batch)
-            self._flush()
+            self._store.flush()
         except Exception as problem:  # rocksdict raises bare Exception
             why += f" (this mark cannot be written into the index: {problem})"
         return Quarantined(_quarantined_text(self.directory, why))
-
-    def _flush(self) -> None:
-        """Sync the store. The quarantine mark must survive a crash of the machine, since the log does not hold it."""
-        self._store.flush()
 
     def audit(self, tile: int) -> Pieces[list[bytes]]:
         """Compare, in pieces, the rows of one tile's decisions with the tree, and the tile with the one above it. Raises `Quarantined`.
@@ -425,15 +410,11 @@ class Index:
         self.tree.check(position, [leaf_of_row(transaction_id, row)])
         return position
 
-    def leaves_at(self, first: int, count: int) -> list[bytes]:
-        """Returns the leaves of `count` positions from `first` on, made from their rows and compared with the tree.
-
-        A leaf is empty where a salvage restored only its hash.
-        """
-        return completed(self.leaves_in_pieces(first, count))
-
     def leaves_in_pieces(self, first: int, count: int) -> Pieces[list[bytes]]:
-        """Does the work of `leaves_at` in pieces. A row may be long (10,000 conflicts are 690 kB), so rows are read one at a time.
+        """Returns, in pieces, the leaves of `count` positions from `first` on, made from their rows and compared with the tree.
+
+        A leaf is empty where a salvage restored only its hash. A row may be long (10,000 conflicts are 690 kB), so rows are read one at a
+        time.
 
         Audits and monitors read all rows of the tree, at places far apart. In the cache, these blocks would displace the bloom filters.
         """
@@ -486,12 +467,7 @@ class Index:
 
     def contents(self) -> Mapping[str, list[tuple[bytes, bytes]]]:
         """Returns every row of the families that are the same in all workers, to compare small indexes row by row."""
-        return {
-            STATES: list(self._states.items()),
-            DECISIONS: list(self._decisions.items()),
-            POSITIONS: list(self._positions.items()),
-            TILES: list(self._tiles.items()),
-        }
+        return {name: list(self._store.family(name).items()) for name in FAMILIES if name != META}
 
     def _check_end(self) -> None:
         """Raise `Fatal` unless the rows end at the position of the progress row. This detects single files that were lost or restored."""
@@ -511,9 +487,6 @@ class Index:
                 f"the index {self.directory} is damaged: its rows do not end at position {position_next}, which its progress row names."
                 f" {REMEDY}",
             )
-
-    def _rows_with(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
-        return _rows_with(self._meta, prefix)
 
 
 class _Sound:
@@ -590,6 +563,11 @@ def decode_log_state(row: bytes) -> LogState:
     return _decode(_log_state_decoder, row)
 
 
+def offsets_next_of(meta: Family) -> dict[int, int]:
+    """Decodes the offsets to resume at, by topic-partition, from the rows of `META`."""
+    return {rows.partition_of(key): rows.U64.unpack(value)[0] for key, value in _rows_with(meta, rows.OFFSET_PREFIX)}
+
+
 def joiner_state_of(meta: Family, offsets_next: Mapping[int, int], log_time_ms: int) -> JoinerState:
     """Decodes the joiner's state from the rows of `META`. Raises `CorruptRecord` when they are inconsistent."""
     incarnations = tuple([rows.incarnation_of(key, value) for key, value in _rows_with(meta, rows.INCARNATION_PREFIX)])
@@ -631,10 +609,7 @@ def _check_owner(store: Store, directory: Path, notary_name: str, log_identity: 
     """Write notary, log and format version into a new index. Raises `ConfigurationError` for an index in which one of them differs."""
     meta, handle = store.family(META), store.handle(META)
     version = meta.get(rows.FORMAT_KEY)
-    ours = {
-        rows.NOTARY_KEY: notary_name.encode(),
-        rows.LOG_KEY: log_identity.encode(),
-    }
+    ours = {rows.NOTARY_KEY: notary_name.encode(), rows.LOG_KEY: log_identity.encode()}
     if version is None:
         batch = store.new_batch()
         batch.put(rows.FORMAT_KEY, rows.U32.pack(INDEX_FORMAT_VERSION), handle)

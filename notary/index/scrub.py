@@ -25,7 +25,6 @@ from ordering.ids import STATE_REF_BYTES
 
 PART_ROWS: Final = 500_000
 REST_SHARE: Final = 4.0
-DAY_S: Final = 86_400.0
 EXIT_SOUND, EXIT_COULD_NOT = 0, 2
 EXIT_ROTTEN: Final = 65
 """EX_DATAERR of sysexits.h. Python itself ends with 1 after a bug."""

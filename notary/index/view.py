@@ -30,7 +30,7 @@ from rocksdict import Rdict
 from joiner import JoinerState
 from notary.decision import Decision, from_row
 from notary.index import rows
-from notary.index.index import decode_agreement, decode_log_state, joiner_state_of
+from notary.index.index import decode_agreement, decode_log_state, joiner_state_of, offsets_next_of
 from notary.index.rocks import IndexSettings, RocksFamily, open_store
 from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, REMEDY, STATES, TILES, Reading
 from notary.index.tiles import StoredTree
@@ -66,8 +66,7 @@ class IndexView:
             self.payload_partitions = 0 if log_state is None else decode_log_state(log_state).payload_partitions
             progress = self._meta.get(rows.PROGRESS_KEY)
             self.position_next, self.log_time_ms = rows.PROGRESS.unpack(progress) if progress else (0, 0)
-            offsets = {rows.partition_of(key): rows.U64.unpack(value)[0] for key, value in self._offset_rows()}
-            self.offsets_next: dict[int, int] = offsets
+            self.offsets_next = offsets_next_of(self._meta)
             self.tree = StoredTree(self.position_next, self._family(TILES), directory).view()
         self.root = self.tree.root
 
@@ -137,12 +136,6 @@ class IndexView:
         if value is None:
             raise CorruptRecord(f"its row {key.decode()!r} is missing")
         return value
-
-    def _offset_rows(self) -> Iterator[tuple[bytes, bytes]]:
-        for key, value in self._meta.items(from_key=rows.OFFSET_PREFIX):
-            if not key.startswith(rows.OFFSET_PREFIX):
-                break
-            yield key, value
 
     def _family(self, name: str) -> RocksFamily:
         return RocksFamily(self._store.get_column_family(name))

@@ -24,7 +24,6 @@ ED25519: Final = b"\x01"
 """The signature type of an Ed25519 key that signs notes."""
 KEY_ID_BYTES: Final = 4
 PUBLIC_KEY_BYTES: Final = 32
-SIGNATURE_BYTES: Final = 64
 NOTE_BYTES_MAX: Final = 1 << 20
 SIGNATURES_MAX: Final = 100
 _DASH: Final = "\u2014 "

@@ -48,7 +48,7 @@ def make(
     stage.mkdir(exist_ok=True)
     with alone_in(stage, f"another process is making a snapshot of {index}: wait for it"):
         try:
-            _empty(stage)
+            empty(stage)
             link_files(index, stage)
             for log in stage.glob("*.log"):
                 _cut_off(log)
@@ -73,16 +73,17 @@ def make(
             _copy(stage, files, store, progress)  # `prune` may have removed one meanwhile
             return facts
         finally:
-            _empty(stage)
+            empty(stage)
 
 
 def remove_links(index: Path) -> None:
     """Remove the links that a killed `make` left, as far as this user may. A `make` that runs keeps its own, since it holds the lock."""
     with contextlib.suppress(OSError), locked_directory(index / STAGE):
-        _empty(index / STAGE)
+        empty(index / STAGE)
 
 
-def _empty(stage: Path) -> None:
+def empty(stage: Path) -> None:
+    """Remove all that is in a folder."""
     for left in stage.iterdir():
         shutil.rmtree(left) if left.is_dir() else left.unlink()
 

@@ -28,7 +28,6 @@ SPREAD_SHARE: Final = 0.25
 FIRST_S_MAX: Final = 600.0
 RETRY_SHARE: Final = 0.05
 RETRY_S_MAX: Final = 300.0
-_COMMAND: Final = ("notary", "snapshot")
 
 
 class SnapshotSettings(msgspec.Struct, frozen=True):
@@ -83,19 +82,8 @@ class SnapshotSchedule:
         if not self._is_ready():
             return retry_s
         config, due_s = self._config, self.every_s * (1 + SPREAD_SHARE * self.spread)
-        flags = [
-            "--config",
-            config.file,
-            "--name",
-            config.worker.name,
-            "--if-older-s",
-            f"{due_s:.3f}",
-            "--log",
-            self._log_identity,
-            "--keep",
-            str(config.snapshots.keep),
-        ]
-        code, stdout, stderr = await output_of(*_COMMAND, "create", *flags, "--json")
+        when = ("--if-older-s", f"{due_s:.3f}", "--keep", str(config.snapshots.keep))
+        code, stdout, stderr = await _run("create", config, self._log_identity, *when)
         if code != EXIT_DONE:
             self.failures += 1
             logger.warning("no snapshot was made: %s", stderr)
@@ -115,6 +103,12 @@ class SnapshotSchedule:
         return max(retry_s, self._newest_s + due_s - self._clock_ms() / 1000)
 
 
+async def _run(action: str, config: "Config", log_identity: str, *more: str) -> tuple[int | None, str, str]:
+    """Run `notary snapshot`. Returns its exit code, stdout and stderr."""
+    flags = ("--config", config.file, "--name", config.worker.name, "--log", log_identity, *more)
+    return await output_of("notary", "snapshot", action, *flags, "--json")
+
+
 async def restore_at_start(config: "Config", log_identity: str, restoring: Callable[[], None]) -> None:
     """Restore the newest snapshot of this log if the worker has no index, and `[snapshots] url` is set.
 
@@ -124,8 +118,7 @@ async def restore_at_start(config: "Config", log_identity: str, restoring: Calla
         return
     restoring()
     logger.info("there is no index: looking for a snapshot in %s", config.snapshots.url)
-    flags = ["--config", config.file, "--name", config.worker.name, "--log", log_identity]
-    code, stdout, stderr = await output_of(*_COMMAND, "restore", *flags, "--json")
+    code, stdout, stderr = await _run("restore", config, log_identity)
     if stderr:
         logger.warning("the restore reported: %s", stderr)
     if code == EXIT_DONE:

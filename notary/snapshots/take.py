@@ -16,7 +16,7 @@ from notary.access import alone_in
 from notary.index import CURRENT, INDEX_FORMAT_VERSION, viewing
 from notary.receipts.errors import NotVerified, printable
 from notary.receipts.note import VerifierKey
-from notary.snapshots.make import TRANSFERS, Counter, Progress, hashed, history_of
+from notary.snapshots.make import TRANSFERS, Counter, Progress, empty, hashed, history_of
 from notary.snapshots.manifest import MANIFEST_BYTES_MAX, Manifest, SnapshotFile, open_manifest
 from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore
 from ordering.durable import make_directory, move_into_place, sync, sync_directory
@@ -112,8 +112,7 @@ def restore(store: SnapshotStore, manifest: Manifest, index: Path, progress: Pro
     with alone_in(stage, f"another process is restoring {index}: wait for it"):
         try:
             _check_can_be_replaced(index)
-            for left in stage.iterdir():
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
+            empty(stage)
             _copy(store, manifest, stage, progress)
             _compare(stage, manifest)
             # A crash before this line leaves the folder beside the index, after it the complete index. It fails if the target has files.

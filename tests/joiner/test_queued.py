@@ -4,8 +4,6 @@ from joiner import JoinerLimits
 from ordering.log import ORDERING
 from tests.joiner.history import registered
 
-ALL = {ORDERING, 0, 1}
-
 
 def test_full_queue_pauses_ordering() -> None:
     """The ordering queue is bounded in ids: behind a hole the ordering topic is paused until the hole is closed."""

@@ -12,6 +12,7 @@ from hashlib import sha256
 
 from notary.decision import Conflict, Decision, Kind, Outcome
 from ordering.log import ORDERING
+from ordering.pieces import completed
 from ordering.records import (
     Entry,
     Fence,
@@ -231,7 +232,7 @@ class Real:
             by = self.model.spent.get(number)
             if (None if consumed is None else consumed.by_hash) != (None if by is None else self.tags[by]):
                 raise Broken(f"R state {number} has another consumer")
-        index.leaves_at(0, index.position_next)
+        completed(index.leaves_in_pieces(0, index.position_next))
         self.replay(reader)
 
     def replay(self, reader: SalvageReader) -> None:

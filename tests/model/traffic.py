@@ -50,7 +50,6 @@ class Traffic:
         self.lost_in: dict[int, int] = {}  # position -> the salvage that declared it lost
         self.given_up: set[str] = set()  # keys of salvages that an operator has cut off the log
         self.since = 0
-        self.ids_before: set[str] = set()
 
     def _worker(self, name: str, disk: Reader) -> Worker:
         return Worker(self, name, self.log, disk, {self.key}, self.generation)

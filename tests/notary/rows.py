@@ -1,6 +1,23 @@
-"""Rows that no worker wrote: damage, and rows of other software."""
+"""Rows that no worker wrote, in the index of a worker that does not run: damage, and rows of other software."""
 
-from notary.index import Index
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from notary.index import Index, IndexSettings, viewing
+from notary.index.rocks import RocksStore
+
+
+@contextmanager
+def opened(directory: Path) -> Iterator[Index]:
+    """Open an index, of whatever notary and log it is, for the length of a block."""
+    with viewing(directory) as view:
+        notary_name, log_identity = view.notary_name, view.log_identity
+    index = Index.open(directory, notary_name=notary_name, log_identity=log_identity)
+    try:
+        yield index
+    finally:
+        index.close()
 
 
 def put_row(index: Index, family: str, key: bytes, value: bytes) -> None:
@@ -8,3 +25,12 @@ def put_row(index: Index, family: str, key: bytes, value: bytes) -> None:
     batch = index._store.new_batch()
     batch.put(key, value, index._store.handle(family))
     index._store.write(batch)
+
+
+def put_closed_row(directory: Path, family: str, key: bytes, value: bytes) -> None:
+    """Write a row into an index that is not open, and that may not open any more then."""
+    store = RocksStore.open(directory, IndexSettings(cache_bytes=8 << 20, write_buffer_bytes=8 << 20))
+    batch = store.new_batch()
+    batch.put(key, value, store.handle(family))
+    store.write(batch)
+    store.close()

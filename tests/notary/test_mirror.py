@@ -8,6 +8,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from deploy.local import Cluster
@@ -16,7 +17,7 @@ from notary.mirror import LogMirror
 from ordering.errors import ConfigurationError, NotReady
 from ordering.kafka import KafkaLog
 from ordering.log import ORDERING, LogOffsets, Record
-from ordering.topics import add_partitions, create_topics
+from ordering.topics import add_partitions, create_topics, free_records
 from tests.clients.load import until
 from tests.kafka.foreign_batches import append, with_bad_header, with_later_offset, with_offset
 
@@ -96,6 +97,11 @@ class Logs:
             return await self.read(self.target) == await self.read(self.source)
 
         await until(is_complete, 0.2)
+
+
+async def no_partitions(count: int) -> None:
+    """A mirror that needs no other partitions."""
+    raise AssertionError
 
 
 @pytest.fixture
@@ -237,6 +243,22 @@ async def test_another_log_is_not_copied_behind_a_mirror(logs: Logs, monkeypatch
     assert (len(records[ORDERING]), records[0]) == (2, [])
 
 
+async def test_a_mirror_with_a_gap_is_reported(logs: Logs, caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody who may write to the mirror appended a copy of a later record: the process continues behind it, and says so."""
+    await logs.put(logs.source, 1, *[b"%d" % number for number in range(30)])
+    records = (await logs.read(logs.source))[1]
+    await logs.repeat(records[:5], 0)
+    await logs.repeat(records[20:21], 5)
+    async with logs.copying() as task:
+
+        async def has_the_last() -> bool:
+            assert not task.done()
+            return (await logs.read(logs.target))[1][-1] == msgspec.structs.replace(records[-1], offset=14)
+
+        await until(has_the_last, 0.2)
+    assert "may lack records of payload partition 1: its last one is at offset 5 there and at 20 in the log" in caplog.text
+
+
 async def test_two_processes_do_not_lose_a_record(logs: Logs) -> None:
     """If a second process copies too, each notices the other's records, and every record is in the mirror at least once."""
     async with logs.copying() as one, logs.copying() as other:
@@ -288,16 +310,79 @@ async def test_a_mirror_that_does_not_answer_was_not_compared() -> None:
     async def gone() -> Mapping[int, LogOffsets]:
         raise NotReady("gone")
 
-    async def add(count: int) -> None:
-        raise AssertionError
-
     source: Any = SimpleNamespace(offsets=answers, payload_partitions=0)
     target: Any = SimpleNamespace(offsets=gone)
-    copy: Any = SimpleNamespace(partitions={ORDERING}, reader=SimpleNamespace(offset_next=lambda partition: 10))
-    copying = LogMirror(source, target, add)
+    copy: Any = SimpleNamespace(partitions={ORDERING}, reader=SimpleNamespace(offset_next=lambda partition: 10), ends={ORDERING: 10})
+    copying = LogMirror(source, target, no_partitions)
     with pytest.raises(NotReady):
         await copying._report(copy)
     assert copying.compared_ms == 0
     target.offsets = answers
     await copying._report(copy)
     assert copying.compared_ms
+
+
+async def test_a_mirror_that_lost_its_beginning_is_not_copied_on(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records were deleted in the mirror: no failover to it is possible. A process that copies says so, and one that is started."""
+    monkeypatch.setattr(mirror, "REPORT_S", 0.2)
+    await logs.put(logs.source, 1, *[b"%d" % number for number in range(5)])
+    async with logs.copying() as task:
+        await logs.until_complete(task)
+        async with logs.opened(logs.target) as target:
+            await free_records(logs.bootstrap, logs.target, target.payload_topic_id, {1: 3})
+        with pytest.raises(ConfigurationError, match="before offset 3 were deleted in the mirror"):
+            await asyncio.wait_for(task, 20)
+    async with logs.copying() as task:
+        with pytest.raises(ConfigurationError, match="before offset 3 were deleted in the mirror"):
+            await asyncio.wait_for(task, 20)
+
+
+async def test_a_quiet_process_notices_that_another_one_writes(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a failover a process that nobody stopped ends, although its log has no records for it any more."""
+    monkeypatch.setattr(mirror, "REPORT_S", 0.2)
+    monkeypatch.setattr(mirror, "CONTRADICTED_S", 1.5)
+    await logs.put(logs.source, ORDERING, b"a")
+    async with logs.copying() as task:
+        await logs.until_complete(task)
+        await logs.put(logs.target, ORDERING, b"of the new side")
+        with pytest.raises(ConfigurationError, match="does not have the mirror's last record of the ordering topic, at offset 1 there"):
+            await asyncio.wait_for(task, 30)
+
+
+@pytest.mark.parametrize("end", [8, 12])
+async def test_another_end_of_the_mirror_is_noticed(end: int) -> None:
+    """The mirror's brokers lost acknowledged records of a quiet partition, or another process wrote there: it is compared again."""
+
+    async def offsets() -> Mapping[int, LogOffsets]:
+        return {ORDERING: LogOffsets(0, 10)}
+
+    async def others() -> Mapping[int, LogOffsets]:
+        return {ORDERING: LogOffsets(0, end)}
+
+    source: Any = SimpleNamespace(offsets=offsets, payload_partitions=0)
+    target: Any = SimpleNamespace(offsets=others)
+    copy: Any = SimpleNamespace(partitions={ORDERING}, reader=SimpleNamespace(offset_next=lambda partition: 10), ends={ORDERING: 10})
+    copying = LogMirror(source, target, no_partitions)
+    with pytest.raises(NotReady, match=rf"offsets 0 to {end}, expected 0 to 10"):
+        await copying._report(copy)
+
+
+async def test_a_leader_that_is_lost_during_the_search_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the mirror's last record of one partition is awaited for ever, and the other partitions are not copied."""
+    monkeypatch.setattr(mirror, "READ_S_MAX", 0.05)
+
+    async def poll() -> list[Record]:
+        await asyncio.sleep(0.01)
+        return []
+
+    copy: Any = SimpleNamespace(
+        partitions={ORDERING, 0},
+        reader=SimpleNamespace(offset_next=lambda partition: 0),
+        ends_of_log={ORDERING: 1, 0: 1},
+        poll=poll,
+        pause_all_but=lambda partitions: None,
+    )
+    unused: Any = None
+    copying = LogMirror(unused, unused, no_partitions)
+    with pytest.raises(NotReady, match="payload partition 0"):
+        await asyncio.wait_for(copying._find(copy, {0: Record(0, 0, 1, b"key", b"value")}, set()), 5)

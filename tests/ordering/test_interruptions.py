@@ -4,15 +4,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka import TopicPartition
 from aiokafka.client import ConnectionGroup
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from ordering.interruptions import Interruptions, batches
-
-PARTITION = TopicPartition("t", 0)
 
 
 def batch(base_offset: int, records: int, epoch: int) -> bytes:

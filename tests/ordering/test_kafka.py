@@ -10,8 +10,10 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResourceType
+from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import AIOKafkaConnection
-from aiokafka.errors import CorruptRecordException, KafkaError
+from aiokafka.errors import CorruptRecordException, KafkaError, RequestTimedOutError
+from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.produce import ProduceRequest
 
 import ordering.topics
@@ -20,7 +22,7 @@ from ordering.connection import AlterSettingsRequest, ClusterFacts, KafkaSecurit
 from ordering.errors import ConfigurationError, Fatal, FatalCode, NotReady, OutcomeUnknown
 from ordering.kafka import KafkaLog, KafkaTimeouts
 from ordering.log import ORDERING, Log, Reader, Record
-from ordering.topics import add_partitions, create_topics, inspect, topic_names, use_append_times
+from ordering.topics import add_partitions, create_topics, inspect, topic_names, use_append_times, uses_append_times
 
 pytestmark = pytest.mark.kafka
 
@@ -235,6 +237,32 @@ async def test_a_mirror_with_another_wrong_setting_becomes_no_log(kafka_cluster:
     with pytest.raises(ConfigurationError, match=rf"{payload} has retention.ms=604800000, wanted -1"):
         async with asyncio.timeout(60):
             await use_append_times(kafka_cluster.bootstrap, kafka_prefix, timeout_ms=24_000)
+
+
+@pytest.mark.parametrize(
+    ("number", "setting", "value"),
+    [(1, "message.timestamp.type", "LogAppendTime"), (0, "message.timestamp.after.max.ms", "3600000")],
+)
+async def test_topics_that_change_or_refuse_times_become_no_mirror(
+    kafka_cluster: Cluster, kafka_prefix: str, number: int, setting: str, value: str
+) -> None:
+    """A record with another time is not found again in the log; one that is refused stops the copying."""
+    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 1, mirror=True)
+    topic = topic_names(kafka_prefix)[number]
+    async with Admin(kafka_cluster) as client:
+        await client._send_request(AlterSettingsRequest(ConfigResourceType.TOPIC, {topic: {setting: value}}))
+    with pytest.raises(ConfigurationError, match=rf"{topic} has {setting}={value}, wanted "):
+        await create_topics(kafka_cluster.bootstrap, kafka_prefix, 1, mirror=True)
+    assert await uses_append_times(kafka_cluster.bootstrap, kafka_prefix, either=True) == (value == "LogAppendTime")
+    assert not await uses_append_times(kafka_cluster.bootstrap, kafka_prefix)
+    await use_append_times(kafka_cluster.bootstrap, kafka_prefix)
+    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 1)
+
+
+async def test_the_error_for_a_wrong_prefix_says_so(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+    """`notary mirror` waits for the topics and logs this; `notary failover` ends with it."""
+    with pytest.raises(NotReady, match=rf"know topic {kafka_prefix}.ordering yet, or it does not exist: then name the right brokers"):
+        await uses_append_times(kafka_cluster.bootstrap, kafka_prefix)
 
 
 @pytest.mark.parametrize(("time_ms", "is_taken"), [(4_000_000_000_000_000, True), (10**16, False), (-(10**16), False)])
@@ -527,6 +555,35 @@ async def test_former_leader_is_not_waited_for(kafka_cluster: Cluster, kafka_pre
     await reader.close()
     await writer.close()
     await log.close()
+
+
+async def test_a_long_backlog_arrives_over_a_slow_line(lone_broker: Cluster, kafka_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fetch that took too long is repeated with fewer bytes, also by the reader that replaces the failed one."""
+    await create_topics(lone_broker.bootstrap, kafka_prefix, 1)
+    log = await opened(lone_broker, kafka_prefix)
+    writer = await log.open_writer()
+    records = [Record(0, number, 0, b"key", bytes(100_000)) for number in range(50)]
+    await writer.copy(0, records, 0)
+    await writer.close()
+    send, timed_out = AIOKafkaClient.send, 0
+
+    async def send_slowly(client: AIOKafkaClient, node: int, request: Any, **how: Any) -> Any:
+        nonlocal timed_out
+        response = await send(client, node, request, **how)
+        if isinstance(request, FetchRequest) and sum(len(part[-1] or b"") for _, parts in response.topics for part in parts) > 1_500_000:
+            timed_out += 1
+            raise RequestTimedOutError
+        return response
+
+    with monkeypatch.context() as slow:
+        slow.setattr(AIOKafkaClient, "send", send_slowly)
+        for _ in range(2):
+            reader = await log.open_reader({})
+            async with asyncio.timeout(30):
+                assert len(await take(reader, len(records))) == len(records)
+            await reader.close()
+    await log.close()
+    assert 0 < timed_out < 6
 
 
 # Security settings

@@ -17,8 +17,6 @@ ORDER = TopicPartition("order", 0)
 TOPIC, ANOTHER = uuid.UUID(int=1), uuid.UUID(int=2)
 BROKERS = (1, 2, 3)
 FOR_EVER_MS = 3_600_000
-Said = tuple[int, int] | None
-"""(leader, epoch); None for a broker that never answers."""
 
 
 def answer(leader: int, epoch: int, topic_id: uuid.UUID = TOPIC, in_sync: Sequence[int] = BROKERS) -> Any:

@@ -14,6 +14,7 @@ from notary.tree import leaf_hash
 from ordering.errors import Quarantined
 from ordering.ids import StateRef
 from ordering.log import ORDERING
+from ordering.pieces import completed
 from ordering.records import Settle, Trim, View
 from ordering.salvage import Hashed, Item, Lost, lost_leaf
 from tests.checkers.replay import replay
@@ -378,7 +379,7 @@ def test_positions_without_a_decision() -> None:
     history = full()
     index = SalvageReader(history).read().index
     assert [index.transaction_at(position) is None for position in range(7)] == [False] * 3 + [True] * 3 + [False]
-    assert index.leaves_at(3, 3) == [b"", lost_leaf(4), lost_leaf(5)]
+    assert completed(index.leaves_in_pieces(3, 3)) == [b"", lost_leaf(4), lost_leaf(5)]
     assert index.tile(0, 0, 6)[3 * 32 :] == b"h" * 32 + leaf_hash(lost_leaf(4)) + leaf_hash(lost_leaf(5))
 
 
@@ -389,7 +390,7 @@ def test_a_changed_row_of_a_position_is_found(row: bytes) -> None:
     reader = SalvageReader(history).read()
     reader.disk.write([("positions", (3).to_bytes(8, "big"), row)])
     with pytest.raises(Quarantined):
-        reader.index.leaves_at(0, 7)
+        completed(reader.index.leaves_in_pieces(0, 7))
 
 
 def test_an_index_that_ends_with_a_lost_leaf_opens() -> None:

@@ -17,7 +17,7 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from notary.cli.archived import ArchivedLog
+from notary.archive.archived import ArchivedLog
 from ordering.log import ORDERING
 from spark_join.arguments import parser
 from spark_join.commands import main

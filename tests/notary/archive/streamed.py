@@ -9,15 +9,16 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from notary.archive.archived import ArchivedLog
 from notary.archive.fetch import AddedRange, fetch, prune, tidy
 from notary.archive.segment import FoundSegment, find
 from notary.archive.settings import SealCommand
 from notary.archive.stream import SegmentStream
-from notary.cli.archived import ArchivedLog
 from notary.receipts.note import VerifierKey
 from notary.snapshots.store import MANIFESTS, Folder
 from ordering.log import ORDERING, Record
 from ordering.memory import MemoryLog
+from tests.kafka.reading_back import records_of
 
 ORIGIN, NAME = "notary.example/test", "a notary"
 IDENTITY = f"test {bytes(32).hex()}"
@@ -107,18 +108,9 @@ class Streamed:
         """Returns the values of the archive, by topic-partition."""
         log = ArchivedLog(self.folder / "archive")
         assert log.unlisted() == []
-        return await _values(log)
-
-
-async def _values(log: Any) -> dict[int, list[bytes | None]]:
-    ends = {partition: offsets.log_end for partition, offsets in (await log.offsets()).items()}
-    reader = await log.open_reader({})
-    records: list[Record] = []
-    while any(reader.offset_next(partition) < end for partition, end in ends.items()):
-        records += await reader.poll(10)
-    await reader.close()
-    assert all(record.append_time_ms == 7 and record.key == b"key" for record in records)
-    return {partition: [record.value for record in records if record.partition == partition] for partition in ends}
+        records = await records_of(log)
+        assert all(record.append_time_ms == 7 and record.key == b"key" for some in records.values() for record in some)
+        return {partition: [record.value for record in some] for partition, some in records.items()}
 
 
 FIRST = ((0, b"p0"), (ORDERING, b"o0"), (1, b"q0"), (ORDERING, b"o1"))

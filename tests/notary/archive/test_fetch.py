@@ -13,10 +13,10 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from notary.archive.archived import ArchivedLog
 from notary.archive.fetch import LEFT_S, UNFINISHED, _Added, fetch, in_order
 from notary.archive.segment import UNLISTED, find
 from notary.archive.stream import COMMANDS_PER_CHECK, SegmentStream
-from notary.cli.archived import ArchivedLog
 from notary.receipts.errors import NotVerified
 from notary.receipts.note import VerifierKey
 from notary.snapshots.store import FILES, MANIFESTS
@@ -29,10 +29,16 @@ from tests.notary.archive.streamed import FIRST, NAME, ORIGIN, Streamed
 from tests.notary.disk import Killed
 
 
-async def test_two_ranges_hold_each_record_once(tmp_path: Path) -> None:
-    """Records behind the command's head come with a later segment; a process that starts again continues where the segments end."""
+@pytest.fixture
+async def made(tmp_path: Path) -> Streamed:
+    """A log with two ordering records and two contents, none of them sealed yet."""
     made = Streamed(tmp_path)
     await made.append(*FIRST)
+    return made
+
+
+async def test_two_ranges_hold_each_record_once(made: Streamed) -> None:
+    """Records behind the command's head come with a later segment; a process that starts again continues where the segments end."""
     stream = made.process()
     assert (await stream.seal(made.command(1))).records == 3
     assert (await stream.seal(made.command(1))).segments == 0
@@ -49,10 +55,8 @@ async def test_two_ranges_hold_each_record_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_contents_of_a_new_partition_are_sealed(tmp_path: Path, fails: bool) -> None:
+async def test_contents_of_a_new_partition_are_sealed(made: Streamed, fails: bool) -> None:
     """The owner adds a partition while the process runs: a log on Kafka has it once it was counted, also if brokers fail then."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST)
     process = made.process()
     await process.seal(made.command(1))
 
@@ -72,10 +76,8 @@ async def test_contents_of_a_new_partition_are_sealed(tmp_path: Path, fails: boo
     assert await made.archived() == {ORDERING: [b"o0", b"o1"], 0: [b"p0"], 1: [b"q0"], 2: [b"r0"]}
 
 
-async def test_segments_of_two_workers_may_overlap(tmp_path: Path) -> None:
+async def test_segments_of_two_workers_may_overlap(made: Streamed) -> None:
     """Two workers that seal the same records cost disk space; the archive has each record once."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST)
     first, second = made.process("w1"), made.process("w2")
     assert (await first.seal(made.command(1))).records == 3
     await made.append((0, b"p1"))
@@ -86,10 +88,8 @@ async def test_segments_of_two_workers_may_overlap(tmp_path: Path) -> None:
     assert await made.archived() == {ORDERING: [b"o0", b"o1"], 0: [b"p0", b"p1"], 1: [b"q0"]}
 
 
-async def test_segments_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+async def test_segments_that_do_not_fit_are_refused(made: Streamed, tmp_path: Path) -> None:
     """A gap, a changed file, a changed or foreign manifest add nothing to the archive."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST)
     stream = made.process()
     await stream.seal(made.command(1))
     await made.append((0, b"p1"))
@@ -119,10 +119,8 @@ async def test_segments_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     assert made.fetch().records == 5
 
 
-async def test_a_log_that_lost_sealed_records_is_not_sealed(tmp_path: Path) -> None:
+async def test_a_log_that_lost_sealed_records_is_not_sealed(made: Streamed) -> None:
     """A log that was cut and has grown again is not mixed with the segments of the one before; nor is another log."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST)
     await made.process().seal(made.command(2))
     made.replace(0, 0, b"another")
     await made.append((ORDERING, b"o2"))
@@ -135,10 +133,8 @@ async def test_a_log_that_lost_sealed_records_is_not_sealed(tmp_path: Path) -> N
     assert len(made.found()) == 1
 
 
-async def test_different_records_of_one_offset_are_refused(tmp_path: Path) -> None:
+async def test_different_records_of_one_offset_are_refused(made: Streamed, tmp_path: Path) -> None:
     """Segments of two histories are never made one archive."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST)
     await made.process("w1").seal(made.command(1))
     made.replace(0, 0, b"another", b"p1")
     with made.hidden():
@@ -148,10 +144,8 @@ async def test_different_records_of_one_offset_are_refused(tmp_path: Path) -> No
     assert not [*(tmp_path / "archive").rglob("*.parquet")]
 
 
-async def test_another_history_stops_its_worker(tmp_path: Path) -> None:
+async def test_another_history_stops_its_worker(made: Streamed) -> None:
     """A worker that looks at the store seals nothing after another worker sealed records that the log has lost."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST)
     behind = made.process("w3")
     await behind.seal(made.command(1))
     await made.append((0, b"p1 lost"))
@@ -195,10 +189,8 @@ def test_a_segment_comes_behind_those_that_it_goes_on_from() -> None:
     assert in_order([behind, large], {ORDERING: 6, 0: 40}) == []
 
 
-async def test_two_runs_that_overlap_add_one_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_runs_that_overlap_add_one_range(made: Streamed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two runs at once, on machines whose locks do not reach each other: the later one gives up, and the files of the range stay."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST)
     await made.process().seal(made.command(2))
 
     def late(*given: Any) -> None:
@@ -214,11 +206,9 @@ async def test_two_runs_that_overlap_add_one_range(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("problem", [OSError, KeyboardInterrupt])
 async def test_an_error_after_the_range_file_keeps_its_files(
-    tmp_path: Path, problem: type[BaseException], monkeypatch: pytest.MonkeyPatch
+    made: Streamed, problem: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error or Ctrl-C after the range file was written removes none of the files that it lists."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST)
     await made.process().seal(made.command(2))
 
     def failing(*given: Any) -> None:
@@ -231,10 +221,8 @@ async def test_an_error_after_the_range_file_keeps_its_files(
     assert await made.archived() == {ORDERING: [b"o0", b"o1"], 0: [b"p0"], 1: [b"q0"]}
 
 
-async def test_a_full_disk_gets_its_space_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_gets_its_space_back(made: Streamed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing a file writes what is left of it, which fails on a full disk too: the files are removed all the same."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST)
     await made.process().seal(made.command(1))
     limits, write = resource.getrlimit(resource.RLIMIT_FSIZE), _Added._write
 
@@ -253,10 +241,8 @@ async def test_a_full_disk_gets_its_space_back(tmp_path: Path, monkeypatch: pyte
     assert made.fetch().records == 3
 
 
-async def test_a_killed_run_leaves_nothing_after_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_killed_run_leaves_nothing_after_the_next(made: Streamed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run is killed before its range file is in place: the archive can be read, and the next run removes the files that it left."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST)
     await made.process().seal(made.command(1))
     made.fetch()
     await made.process().seal(made.command(2))
@@ -276,10 +262,9 @@ async def test_a_killed_run_leaves_nothing_after_the_next(tmp_path: Path, monkey
     assert sorted(path.name for path in (tmp_path / "archive" / "ranges").iterdir()) == ["00000001.json", "00000002.json"]
 
 
-async def test_the_files_of_a_range_are_durable_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_files_of_a_range_are_durable_before_it(made: Streamed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments may be removed once a range lists their records: after a power loss, its files must have them."""
-    made, synced = Streamed(tmp_path), list[str]()
-    await made.append(*FIRST)
+    synced = list[str]()
     await made.process().seal(made.command(2))
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
     made.fetch()
@@ -289,10 +274,8 @@ async def test_the_files_of_a_range_are_durable_before_it(tmp_path: Path, monkey
     assert set(files) <= set(synced[: synced.index(range_file)])
 
 
-async def test_the_tail_of_another_history_is_refused(tmp_path: Path) -> None:
+async def test_the_tail_of_another_history_is_refused(made: Streamed) -> None:
     """The archive has records that the log then lost: a segment that covers their offsets with other records is not added."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST)
     second = made.process("w2")
     await second.seal(made.command(1))
     await made.append((0, b"p1 lost"))
@@ -306,10 +289,8 @@ async def test_the_tail_of_another_history_is_refused(tmp_path: Path) -> None:
     assert (await made.archived())[0] == [b"p0", b"p1 lost"]
 
 
-async def test_an_archived_part_of_another_history_is_refused(tmp_path: Path) -> None:
+async def test_an_archived_part_of_another_history_is_refused(made: Streamed) -> None:
     """A segment whose offsets are all archived, with another last record, is found by its manifest; neither `fetch` nor `prune` goes on."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST)
     await made.process("w1").seal(made.command(2))
     made.fetch()
     made.replace(0, 0, b"another")
@@ -321,10 +302,9 @@ async def test_an_archived_part_of_another_history_is_refused(tmp_path: Path) ->
     assert len(made.found()) == 2
 
 
-async def test_a_contained_segment_of_another_history_is_refused(tmp_path: Path) -> None:
+async def test_a_contained_segment_of_another_history_is_refused(made: Streamed, tmp_path: Path) -> None:
     """A segment of other records that lies inside one of the same run is compared with it, though it has nothing new."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST, (0, b"p1"))
+    await made.append((0, b"p1"))
     await made.process("w2").seal(made.command(2))
     made.replace(0, 0, b"another")
     with made.hidden():
@@ -334,10 +314,8 @@ async def test_a_contained_segment_of_another_history_is_refused(tmp_path: Path)
     assert not [*(tmp_path / "archive").rglob("*.parquet")]
 
 
-async def test_an_overlap_behind_another_segment_is_compared(tmp_path: Path) -> None:
+async def test_an_overlap_behind_another_segment_is_compared(made: Streamed) -> None:
     """A segment is compared with all that it overlaps, not only with the one added last before it."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST)
     stream = made.process("w1")
     await stream.seal(made.command(1))
     for value in (b"p1", b"p2"):
@@ -350,10 +328,9 @@ async def test_an_overlap_behind_another_segment_is_compared(tmp_path: Path) -> 
         made.fetch()
 
 
-async def test_a_missing_record_is_a_difference(tmp_path: Path) -> None:
+async def test_a_missing_record_is_a_difference(made: Streamed) -> None:
     """A segment without the record of an offset that another segment has is refused."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST, (0, b"p1"), (0, b"p2"))
+    await made.append((0, b"p1"), (0, b"p2"))
     await made.process("w1").seal(made.command(2))
     original = SegmentStream._write
 
@@ -368,12 +345,10 @@ async def test_a_missing_record_is_a_difference(tmp_path: Path) -> None:
         made.fetch()
 
 
-async def test_a_former_key_replaces_no_records(tmp_path: Path) -> None:
+async def test_a_former_key_replaces_no_records(made: Streamed, tmp_path: Path) -> None:
     """A thief of a former key adds a segment of other records at the same offsets: it is refused, and nothing is archived."""
-    made = Streamed(tmp_path)
     former = Ed25519PrivateKey.generate()
     keys = [VerifierKey(ORIGIN, former.public_key().public_bytes_raw()), *made.trusted]
-    await made.append(*FIRST)
     stream = made.process()
     made.clock_ms = 5_000
     await stream.seal(made.command(1))
@@ -415,10 +390,8 @@ async def test_a_former_key_signs_nothing_after_its_end(tmp_path: Path, archived
 
 
 @pytest.mark.parametrize("damage", ["missing", "changed"])
-async def test_a_damaged_archive_keeps_the_segments(tmp_path: Path, damage: str) -> None:
+async def test_a_damaged_archive_keeps_the_segments(made: Streamed, tmp_path: Path, damage: str) -> None:
     """`prune` removes no segment while a file of the archive that has their records is missing or changed; it names the file."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST)
     await made.process().seal(made.command(2))
     made.fetch()
     file = next((tmp_path / "archive" / "payload" / "partition=1").iterdir())
@@ -436,7 +409,6 @@ async def test_a_damaged_archive_keeps_the_segments(tmp_path: Path, damage: str)
 
 async def mixed(made: Streamed) -> SegmentStream:
     """Have two workers seal different records of one offset. Returns the stream of the one that has not seen the other's segment."""
-    await made.append(*FIRST)
     ahead = made.process("w2")
     await ahead.seal(made.command(1))
     await made.append((0, b"p1 lost"))
@@ -447,9 +419,8 @@ async def mixed(made: Streamed) -> SegmentStream:
     return ahead
 
 
-async def test_another_history_stops_the_next_process(tmp_path: Path) -> None:
+async def test_another_history_stops_the_next_process(made: Streamed) -> None:
     """A process that starts again after the error does not seal on over two histories either."""
-    made = Streamed(tmp_path)
     ahead = await mixed(made)
     await made.append((0, b"p3"), (ORDERING, b"o2"))
     for stream in (ahead, made.process("w2"), made.process("w3")):
@@ -457,10 +428,8 @@ async def test_another_history_stops_the_next_process(tmp_path: Path) -> None:
             await stream.seal(made.command(3, look=True))
 
 
-async def test_segments_that_end_differently_stop_a_new_process(tmp_path: Path) -> None:
+async def test_segments_that_end_differently_stop_a_new_process(made: Streamed) -> None:
     """Two segments whose manifests have different last records of one offset are named, whichever of them the log has."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST)
     await made.process("w1").seal(made.command(1))
     made.replace(0, 0, b"another")
     with made.hidden():
@@ -469,10 +438,8 @@ async def test_segments_that_end_differently_stop_a_new_process(tmp_path: Path) 
         await made.process("w3").seal(made.command(2))
 
 
-async def test_overlaps_of_one_history_stop_nobody(tmp_path: Path) -> None:
+async def test_overlaps_of_one_history_stop_nobody(made: Streamed) -> None:
     """A new process goes on after segments that overlap and have the same records."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST)
     first, second = made.process("w1"), made.process("w2")
     await first.seal(made.command(1))
     for number in range(12):
@@ -485,9 +452,8 @@ async def test_overlaps_of_one_history_stop_nobody(tmp_path: Path) -> None:
     assert (await made.process("w1").seal(made.command(2))).records == 1
 
 
-async def test_a_failed_comparison_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_comparison_is_repeated(made: Streamed, monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic-partition without a leader ends a comparison: the next command compares the same segments, and finds the other history."""
-    made = Streamed(tmp_path)
     ahead = await mixed(made)
 
     async def away(*given: Any, **named: Any) -> str:
@@ -519,10 +485,8 @@ async def test_no_entry_is_sealed_without_its_content(tmp_path: Path, monkeypatc
     assert (await process.seal(made.command(1))).records == 2
 
 
-async def test_the_writer_rarely_lists_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_writer_rarely_lists_the_store(made: Streamed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The active writer lists the store at its first command and then at few of them; a worker whose turn is later does at each."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST)
     listed: list[str] = []
     sizes = made.store.sizes
     monkeypatch.setattr(made.store, "sizes", lambda folder: listed.append(folder) or sizes(folder))
@@ -537,10 +501,8 @@ async def test_the_writer_rarely_lists_the_store(tmp_path: Path, monkeypatch: py
     assert len(listed) == 5
 
 
-async def test_foreign_files_do_not_stop_the_writer(tmp_path: Path) -> None:
+async def test_foreign_files_do_not_stop_the_writer(made: Streamed, tmp_path: Path) -> None:
     """Files among the manifests that no trusted key signed are skipped and reported once; a segment beside them still counts."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST)
     await made.process("w1").seal(made.command(1))
     manifests = tmp_path / "segments" / MANIFESTS
     (manifests / ".DS_Store").write_bytes(b"")
@@ -557,10 +519,8 @@ async def test_foreign_files_do_not_stop_the_writer(tmp_path: Path) -> None:
         made.fetch()
 
 
-async def test_killed_runs_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_killed_runs_do_not_pile_up(made: Streamed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each run removes unfinished files that are more than an hour old, and nothing younger."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST)
     await made.process().seal(made.command(2))
 
     def killed(*given: Any) -> None:
@@ -643,10 +603,8 @@ async def test_files_of_former_runs_go_only_with_their_copies(tmp_path: Path) ->
     assert len([*(archive / "ranges").iterdir()]) == 2
 
 
-async def test_the_later_of_two_fetches_reports_the_earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_later_of_two_fetches_reports_the_earlier(made: Streamed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two machines fetch at once. The range of the first is there when the second ends its files, and `tidy` may have removed some."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST)
     await made.process().seal(made.command(1))
     end = _Added.end
 
@@ -687,10 +645,8 @@ async def test_comparing_does_not_grow_with_the_archive(tmp_path: Path, monkeypa
     assert counts == [3] * 6, "the last file of each topic-partition"
 
 
-async def test_an_old_part_of_another_history_is_found_by_prune(tmp_path: Path) -> None:
+async def test_an_old_part_of_another_history_is_found_by_prune(made: Streamed) -> None:
     """A segment of another history inside an earlier range adds nothing; `prune` compares it, and removes nothing."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST)
     stream = made.process("w1")
     await stream.seal(made.command(1))
     made.fetch()
@@ -707,10 +663,8 @@ async def test_an_old_part_of_another_history_is_found_by_prune(tmp_path: Path) 
         made.prune()
 
 
-async def test_after_a_prune_the_next_process_seals_only_what_is_new(tmp_path: Path) -> None:
+async def test_after_a_prune_the_next_process_seals_only_what_is_new(made: Streamed) -> None:
     """`prune` after a quiet day leaves the segments that end last, so a new process neither seals the log again nor misses a lost end."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST)
     stream = made.process()
     assert (await stream.seal(made.command(1))).records == 3
     assert (await stream.seal(made.command(2))).records == 1
@@ -727,10 +681,8 @@ async def test_after_a_prune_the_next_process_seals_only_what_is_new(tmp_path: P
         await made.process().seal(made.command(3))
 
 
-async def test_a_file_that_another_segment_names_stays(tmp_path: Path) -> None:
+async def test_a_file_that_another_segment_names_stays(made: Streamed, tmp_path: Path) -> None:
     """Two workers that seal the same records name one file. It stays with the younger segment: an older copy of the archive needs it."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST)
     await made.process("w1").seal(made.command(2))
     with made.hidden():
         made.clock_ms = 5_000
@@ -743,10 +695,8 @@ async def test_a_file_that_another_segment_names_stays(tmp_path: Path) -> None:
     assert made.fetch().records == 4
 
 
-async def test_files_that_no_segment_names_are_removed_when_they_are_old(tmp_path: Path) -> None:
+async def test_files_that_no_segment_names_are_removed_when_they_are_old(made: Streamed, tmp_path: Path) -> None:
     """A `prune` that is killed after the manifests leaves such files, and so does a worker that is killed before its manifest."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST)
     process = made.process()
     await process.seal(made.command(1))
     await made.append((0, b"p1"), (1, b"q1"), (ORDERING, b"o2"))
@@ -762,10 +712,8 @@ async def test_files_that_no_segment_names_are_removed_when_they_are_old(tmp_pat
     assert made.store.sizes(FILES).keys() == {second.sha256}
 
 
-async def test_a_segment_that_is_sealed_during_a_prune_keeps_its_file(tmp_path: Path) -> None:
+async def test_a_segment_that_is_sealed_during_a_prune_keeps_its_file(made: Streamed, tmp_path: Path) -> None:
     """Two workers that seal the same records name one file. The first worker's segment is removed while the second one's appears."""
-    made = Streamed(tmp_path)
-    await made.append(*FIRST)
     await made.process("w1").seal(made.command(1))
     with made.hidden():
         await made.process("w2").seal(made.command(1))

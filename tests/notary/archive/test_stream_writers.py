@@ -15,7 +15,7 @@ from notary.snapshots.store import store_of
 from ordering.embedded import EmbeddedLog
 from ordering.genesis import read_genesis
 from ordering.log import ORDERING
-from tests.notary.cli.written import append, register, signing_key
+from tests.notary.cli.written import append, embedded_log, register, signing_key
 from tests.notary.process import NotaryDirectory
 
 ORIGIN = "notary.example/test"
@@ -62,10 +62,9 @@ def directory(tmp_path: Path) -> NotaryDirectory:
 
 @pytest.fixture
 async def fixture(directory: NotaryDirectory) -> AsyncIterator[ArchiveFixture]:
-    log = EmbeddedLog.open(directory.path / "log")
-    genesis, log_id = await read_genesis(log)
-    yield ArchiveFixture(directory, log, genesis.notary_name, log_id)
-    await log.close()
+    async with embedded_log(directory.path) as log:
+        genesis, log_id = await read_genesis(log)
+        yield ArchiveFixture(directory, log, genesis.notary_name, log_id)
 
 
 async def test_a_later_worker_leaves_it_to_one_that_seals(fixture: ArchiveFixture) -> None:

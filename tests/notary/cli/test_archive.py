@@ -7,9 +7,9 @@ import pytest
 
 from notary import cli
 from notary.access import alone_in
-from ordering.embedded import EmbeddedLog
 from ordering.genesis import read_genesis
 from tests.notary.archive.test_stream_writers import ArchiveFixture
+from tests.notary.cli.written import embedded_log
 from tests.notary.process import NotaryDirectory
 
 
@@ -20,13 +20,12 @@ def run(directory: NotaryDirectory, action: str, store: Path, archive: Path, *fl
 
 async def sealed(directory: NotaryDirectory) -> None:
     """Seal the records of a new log in a segment."""
-    log = EmbeddedLog.open(directory.path / "log")
-    genesis, log_id = await read_genesis(log)
-    fixture = ArchiveFixture(directory, log, genesis.notary_name, log_id)
-    stream = fixture.process("w1")
-    assert (await fixture.command(stream)).segments == 1
-    await stream.close()
-    await log.close()
+    async with embedded_log(directory.path) as log:
+        genesis, log_id = await read_genesis(log)
+        fixture = ArchiveFixture(directory, log, genesis.notary_name, log_id)
+        stream = fixture.process("w1")
+        assert (await fixture.command(stream)).segments == 1
+        await stream.close()
 
 
 @pytest.fixture

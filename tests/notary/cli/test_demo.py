@@ -86,7 +86,6 @@ def test_a_claim_that_does_not_hold(problem: Exception, monkeypatch: pytest.Monk
     assert f"not as promised: {problem}" in capsys.readouterr().err
 
 
-@pytest.mark.seconds
 def test_a_terminated_demo_leaves_no_worker_behind(tmp_path: Path) -> None:
     """SIGTERM, as `timeout` or a CI job sends it, leaves neither a running worker nor the folder with its keys."""
     environment = {**os.environ, "TMPDIR": str(tmp_path)}

@@ -5,8 +5,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +17,7 @@ from notary import cli
 from notary.cli import parquet
 from notary.cli.export import _folder
 from notary.index import rows
-from notary.index.rocks import RocksStore, open_store
+from notary.index.rocks import open_store
 from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, STATES
 from ordering.errors import ConfigurationError
 from tests.checkers.honest import busy
@@ -28,7 +26,8 @@ from tests.checkers.tree import Tree, leaf_of
 from tests.notary.http.checked_client import JSON, CheckedClient
 from tests.notary.index.test_index import SMALL
 from tests.notary.party import Bank, RequestObject, fresh_state, spend, transaction_id
-from tests.notary.process import ROOT, NotaryDirectory, NotaryProcess
+from tests.notary.process import NotaryDirectory, NotaryProcess
+from tests.notary.rows import put_closed_row
 
 KINDS = ("input", "reference")
 REASONS = tuple(OUTCOMES)
@@ -185,11 +184,7 @@ def test_nothing_is_overwritten(index: Path, tmp_path: Path, capsys: pytest.Capt
 
 def test_an_index_of_a_newer_format_is_not_exported(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An index of a newer format is not exported, since its rows may mean something else."""
-    store = RocksStore.open(index, SMALL)
-    batch = store.new_batch()
-    batch.put(rows.FORMAT_KEY, rows.U32.pack(9), store.handle(META))
-    store.write(batch)
-    store.close()
+    put_closed_row(index, META, rows.FORMAT_KEY, rows.U32.pack(9))
     assert export(index, tmp_path / "out") == 2
     assert f"has format version 9 and this software reads {INDEX_FORMAT_VERSION}" in capsys.readouterr().err
 
@@ -226,16 +221,6 @@ def test_a_full_disk_is_named(index: Path, tmp_path: Path, capsys: pytest.Captur
     assert export(index, out) == 2
     assert capsys.readouterr().err == f"notary export: {out} cannot be written: No space left on device. Name another folder with --out\n"
     assert not out.parent.exists()
-
-
-@pytest.mark.seconds
-def test_a_missing_pyarrow_is_named(index: Path, tmp_path: Path) -> None:
-    """The error names the missing package, and the command that installs it."""
-    arguments = ["export", "--index", str(index), "--out", str(tmp_path / "out")]
-    command = f"import sys; sys.modules['pyarrow'] = None; from notary import cli; sys.exit(cli.main({arguments!r}))"
-    done = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr == "notary export: pyarrow, which writes Parquet, is not installed: pip install 'kafka-notary[parquet]'\n"
 
 
 def test_two_exports_into_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,21 +4,20 @@ import asyncio
 import fcntl
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from joiner import Joiner, LogState
 from notary import cli, keys
 from notary.verify import NotVerified, trusted_keys, verify_receipt
 from ordering.durable import move_into_place
-from ordering.embedded import EmbeddedLog
-from tests.notary.cli.written import die
+from tests.notary.cli.written import die, embedded_log
+from tests.notary.http.checked_client import CheckedClient, serving
 from tests.notary.party import Bank, spend
-from tests.notary.process import NotaryDirectory, NotaryProcess
+from tests.notary.process import NotaryDirectory
 
 ORIGIN = "notary.example/test"
 
@@ -40,6 +39,13 @@ def key_json(capsys: pytest.CaptureFixture[str], action: str, directory: NotaryD
     assert key(action, directory, "--json") == 0
     reported: dict[str, Any] = json.loads(capsys.readouterr().out)
     return reported
+
+
+def put_back(files: Mapping[Path, bytes]) -> None:
+    """Restore files as they were on this machine, or are on another one."""
+    for file, content in files.items():
+        file.write_bytes(content)
+        file.chmod(0o600)
 
 
 def present_key(directory: NotaryDirectory) -> str:
@@ -101,13 +107,10 @@ def test_prepare_says_what_to_copy(directory: NotaryDirectory, capsys: pytest.Ca
 
 
 async def _log_state(directory: NotaryDirectory) -> LogState:
-    log = EmbeddedLog.open(directory.path / "log")
-    try:
-        joiner = Joiner(ordering_only=True)
+    joiner = Joiner(ordering_only=True)
+    async with embedded_log(directory.path) as log:
         reader = await log.open_reader({})
         joiner.step(await reader.poll(0), 0)
-    finally:
-        await log.close()
     assert joiner.log_state is not None
     return joiner.log_state
 
@@ -157,20 +160,19 @@ def test_a_lost_key_is_replaced_by_the_owner(
     assert shown == {"verifier_key": present_key(directory), "endorsement": None}
     assert present_key(directory) != first
     assert not list(directory.path.glob("*.next"))
-    with NotaryProcess.start(directory.config) as process:
-        assert httpx.get(f"{process.url}/v1/notary").json()["keys"] == [shown]
+    with serving(directory.config) as client:
+        assert client.get("/v1/notary").json()["keys"] == [shown]
 
 
 def test_a_machine_that_missed_a_rotation_does_not_rotate(
     directory: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A key file without the key in force is rejected with both keys and the advice to copy; nothing is appended."""
-    old = [(file, file.read_bytes()) for file in sorted(directory.path.glob("notary-key*"))]
+    old = {file: file.read_bytes() for file in directory.path.glob("notary-key*")}
     first = present_key(directory)
     assert key("rotate", directory) == 0
     second = present_key(directory)
-    for file, content in old:
-        file.write_bytes(content)
+    put_back(old)
     assert key("rotate", directory) == 2
     complaint = capsys.readouterr().err
     assert first in complaint
@@ -217,30 +219,21 @@ def test_a_missing_file_is_a_clear_error(directory: NotaryDirectory, action: str
     assert reported.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [["key"], ["key", "show"], ["key", "rotate"], ["key", "make", "--config", "x"]])
-def test_usage_errors_exit_2(arguments: list[str]) -> None:
-    """An action and a configuration are required."""
-    with pytest.raises(SystemExit) as ended:
-        cli.main(arguments)
-    assert ended.value.code == 2
-
-
 # ---- workers after a rotation ----
 
 
-def test_receipts_outlive_a_rotation(own_directory: NotaryDirectory, bank: Bank, notary_process: Callable[..., NotaryProcess]) -> None:
+@pytest.mark.seconds
+def test_receipts_outlive_a_rotation(own_directory: NotaryDirectory, bank: Bank) -> None:
     """Receipts by the first key still verify; those by the second verify for a client that follows the worker's key history."""
     first = present_key(own_directory)
-    process = notary_process(own_directory.config)
-    before = _decide(process.url, bank)
-    assert process.stop() == 0
+    with serving(own_directory.config) as client:
+        before = _decide(client, bank)
     assert key("rotate", own_directory) == 0
     second = present_key(own_directory)
-    process = notary_process(own_directory.config)
-    after = _decide(process.url, bank)
-    notary = httpx.get(f"{process.url}/v1/notary", trust_env=False, timeout=60).json()
-    again = httpx.get(f"{process.url}/v1/transactions/{before['transaction_id']}/receipt", trust_env=False, timeout=60).text
-    assert process.stop() == 0
+    with serving(own_directory.config) as client:
+        after = _decide(client, bank)
+        notary = client.get("/v1/notary").json()
+        again = client.get(f"/v1/transactions/{before['transaction_id']}/receipt").text
     assert notary["verifier_key"] == second
     assert [each["verifier_key"] for each in notary["keys"]] == [first, second]
     known = trusted_keys(first, notary)
@@ -254,30 +247,22 @@ def test_receipts_outlive_a_rotation(own_directory: NotaryDirectory, bank: Bank,
     verify_receipt(again, before, second)
 
 
-def _decide(url: str, bank: Bank) -> dict[str, Any]:
+def _decide(client: CheckedClient, bank: Bank) -> dict[str, Any]:
     """Returns a new decision with its receipt."""
-    answer = httpx.post(
-        f"{url}/v1/submissions", content=bank.body(spend()), headers={"content-type": "application/json"}, trust_env=False, timeout=60
-    )
-    [decision] = answer.json()["decisions"]
+    decision: dict[str, Any]
+    [decision] = client.post(bank.body(spend())).json()["decisions"]
     assert decision["outcome"] == "committed"
-    found: dict[str, Any] = decision
-    return found
+    return decision
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("killed_after", ["the record", "the key"])
 def test_a_worker_starts_in_the_middle(
-    own_directory: NotaryDirectory,
-    bank: Bank,
-    notary_process: Callable[..., NotaryProcess],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    killed_after: str,
+    own_directory: NotaryDirectory, bank: Bank, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], killed_after: str
 ) -> None:
     """After a rotation that stopped after its record, or between its two files, a worker serves with the new key, also with a new index."""
-    process = notary_process(own_directory.config)
-    _decide(process.url, bank)
-    assert process.stop() == 0
+    with serving(own_directory.config) as client:
+        _decide(client, bank)
     with monkeypatch.context() as patch:
         if killed_after == "the record":
             patch.setattr(keys, "put_in_place", die)
@@ -287,10 +272,8 @@ def test_a_worker_starts_in_the_middle(
     assert (own_directory.path / "notary-keys.json.next").exists()
     assert (own_directory.path / "notary-key.pem.next").exists() == (killed_after == "the record")
     for name in ("worker-1", "worker-2"):
-        process = notary_process(own_directory.config, name)
-        decision = _decide(process.url, bank)
-        notary = httpx.get(f"{process.url}/v1/notary", trust_env=False, timeout=60).json()
-        assert process.stop() == 0
+        with serving(own_directory.config, name) as client:
+            decision, notary = _decide(client, bank), client.get("/v1/notary").json()
         assert len(notary["keys"]) == 2
         verify_receipt(decision["receipt"], decision, notary["verifier_key"])
     assert key_json(capsys, "rotate", own_directory)["resumed"]
@@ -309,12 +292,10 @@ def test_lost_keeps_the_endorsement_of_a_prepared_key(
     first = present_key(directory)
     assert key("prepare", directory) == 0
     key_file, *_ = files = [directory.path / name for name in ("notary-key.pem", "notary-key.pem.next", "notary-keys.json.next")]
-    prepared = [(file.read_bytes(), file.stat().st_mode) for file in files]
+    prepared = {file: file.read_bytes() for file in files}
     if is_over:
         assert key("rotate", directory) == 0
-        for file, (content, mode) in zip(files, prepared, strict=True):  # a second machine, as `prepare` left it
-            file.write_bytes(content)
-            file.chmod(mode)
+        put_back(prepared)  # a second machine, as `prepare` left it
     key_file.unlink()
     capsys.readouterr()
     with pytest.MonkeyPatch.context() as patch:
@@ -346,9 +327,7 @@ def test_lost_replaces_a_former_prepared_key(directory: NotaryDirectory, capsys:
     former = keys.load(directory.path / "notary-key.pem.next").public_key()
     assert key("rotate", directory) == key("rotate", directory) == 0
     (directory.path / "notary-key.pem").unlink()
-    for file, content in stale.items():
-        file.write_bytes(content)
-        file.chmod(0o600)
+    put_back(stale)
     assert key("rotate", directory, "--lost") == 0
     (shown,) = key_json(capsys, "show", directory)["keys"]
     assert shown["verifier_key"] == present_key(directory) != keys.verifier_key(ORIGIN, former)
@@ -365,9 +344,7 @@ def test_lost_claims_no_endorsement_by_another_key(directory: NotaryDirectory, c
         file.unlink()
     assert key("rotate", directory) == 0
     second = present_key(directory)
-    for file, content in before.items():
-        file.write_bytes(content)
-        file.chmod(0o600)
+    put_back(before)
     present[0].unlink()
     capsys.readouterr()
     assert key("rotate", directory, "--lost", "--json") == 0

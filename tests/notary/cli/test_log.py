@@ -4,8 +4,6 @@ import asyncio
 import json
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -24,9 +22,9 @@ from ordering.records import Genesis, Partitions, Retire, batch_key
 from ordering.signatures import NO_LOG_ID, SigningKey, sign_record
 from tests.kafka.reading_back import read_log_records
 from tests.notary.cli.written import checkpoint, entry, fill, register, signing_key, write
-from tests.notary.http.checked_client import CheckedClient
+from tests.notary.http.checked_client import serving
 from tests.notary.party import Bank, spend, transaction_id
-from tests.notary.process import ROOT, NotaryDirectory, NotaryProcess
+from tests.notary.process import NotaryDirectory
 from tests.spark.archived import archive
 
 STRANGER = SigningKey(bytes(32))
@@ -49,15 +47,12 @@ def shown(capsys: pytest.CaptureFixture[str], directory: NotaryDirectory, *flags
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_a_log_is_shown(
-    own_directory: NotaryDirectory, bank: Bank, notary_process: Callable[..., NotaryProcess], capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.seconds
+def test_a_log_is_shown(own_directory: NotaryDirectory, bank: Bank, capsys: pytest.CaptureFixture[str]) -> None:
     """Each record has kind, fields, signer and effect; an entry has its content; `seen` counts the records that took effect."""
-    process = notary_process(own_directory.config)
     requests = [spend(), spend()]
-    with CheckedClient(process.url) as client:
+    with serving(own_directory.config) as client:
         client.decide(bank, *requests)
-    assert process.stop() == 0
     records = shown(capsys, own_directory, "--payload")
     ordering = [record for record in records if record["topic"] == "ordering" and record["kind"] != "checkpoint"]
     assert [(each["offset"], each["kind"], each["signed_by"], each["seen"]) for each in ordering] == [
@@ -341,29 +336,6 @@ def test_files_that_no_range_lists_are_named(directory: NotaryDirectory, tmp_pat
     said = capsys.readouterr()
     assert "genesis" in said.out
     assert f"1 files of {folder} are in no range, {folder}/ordering/partition=0/00000003.parquet first" in said.err
-
-
-@pytest.mark.seconds
-def test_without_pyarrow_the_error_says_what_to_install(tmp_path: Path) -> None:
-    """The error names the missing package, and the command that installs it."""
-    arguments = ["log", "show", "--archive", str(tmp_path)]
-    command = f"import sys; sys.modules['pyarrow'] = None; from notary import cli; sys.exit(cli.main({arguments!r}))"
-    done = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr == (
-        "notary log: pyarrow, which reads an archive's Parquet files, is not installed: pip install 'kafka-notary[parquet]'\n"
-    )
-
-
-BOTH = ["log", "show", "--config", "x", "--archive", "y"]
-
-
-@pytest.mark.parametrize("arguments", [["log"], ["log", "show"], ["log", "show", "--config", "x", "--from", "a"], BOTH])
-def test_usage_errors_exit_2(arguments: list[str]) -> None:
-    """An action, and either a configuration or an archive, are required."""
-    with pytest.raises(SystemExit) as ended:
-        cli.main(arguments)
-    assert ended.value.code == 2
 
 
 def test_a_batch_leaves_nothing_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from notary import cli
 from ordering.errors import ConfigurationError, Fatal, FatalCode
-from tests.notary.client.scripted import NAME, PARTY, PEM, VERIFIER_KEY, Notary, Worker, request, staged
+from tests.notary.client.scripted import NAME, PARTY, VERIFIER_KEY, Notary, Worker, key_file, request, staged
 from tests.notary.party import Bank
 from tests.notary.process import ROOT, NotaryDirectory
 
@@ -27,12 +27,10 @@ def party_add(tmp_path: Path) -> list[str]:
 @pytest.fixture
 def submit(tmp_path: Path) -> Iterator[list[str]]:
     """A command that prints data, and counts on stderr."""
-    (tmp_path / "key.pem").write_bytes(PEM)
-    (tmp_path / "key.pem").chmod(0o600)
     (tmp_path / "requests.jsonl").write_text(json.dumps(request(1)) + "\n")
     with staged(Worker(Notary(), [])) as urls:
         yield [
-            *("submit", str(tmp_path / "requests.jsonl"), "--key", str(tmp_path / "key.pem"), "--party", PARTY),
+            *("submit", str(tmp_path / "requests.jsonl"), "--key", key_file(tmp_path), "--party", PARTY),
             *("--url", urls[0], "--notary-name", NAME, "--verifier-key", VERIFIER_KEY),
         ]
 
@@ -135,6 +133,44 @@ def test_what_no_command_foresaw(
     assert ("Traceback" in printed) == is_bug
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "init",
+        "key",
+        "key show",
+        "key rotate",
+        "key make --config x",
+        "log",
+        "log show",
+        "log show --config x --from a",
+        "log show --config x --archive y",
+        "verify",
+        "verify receipt",
+        "verify --verifier-key k",
+    ],
+)
+def test_usage_errors_exit_2(words: str) -> None:
+    """An action or argument that is missing, that does not exist, or that excludes another one, is a usage error."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words.split())
+    assert ended.value.code == 2
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [("export --index x --out y", "writes Parquet"), ("log show --archive x", "reads an archive's Parquet files")],
+    ids=["export", "log"],
+)
+def test_a_missing_pyarrow_is_named(words: str, what: str) -> None:
+    """The error names the missing package, and the command that installs it."""
+    code = f"import sys; sys.modules['pyarrow'] = None; from notary import cli; sys.exit(cli.main({words.split()!r}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    expected = f"notary {words.split()[0]}: pyarrow, which {what}, is not installed: pip install 'kafka-notary[parquet]'\n"
+    assert (done.returncode, done.stderr) == (2, expected)
+
+
 @pytest.mark.seconds
 @pytest.mark.parametrize("flags", [["--json"], []], ids=["json", "text"])
 def test_a_name_that_is_not_utf8(flags: list[str]) -> None:
@@ -161,15 +197,10 @@ def test_an_error_is_json_under_json(as_json: bool, monkeypatch: pytest.MonkeyPa
         raise next(problems)
 
     monkeypatch.setattr("notary.cli.export.run", fail)
-    assert cli.main(["export", "--index", "none", "--out", "none", *["--json"] * as_json]) == 2
-    line = capsys.readouterr().err
-    if as_json:
-        assert json.loads(line) == {"level": "error", "message": "notary export: the index /x is damaged", "code": "index-damaged"}
-    else:
-        assert line == "notary export: the index /x is damaged code=index-damaged\n"
-    assert cli.main(["export", "--index", "none", "--out", "none", *["--json"] * as_json]) == 2
-    line = capsys.readouterr().err
-    if as_json:
-        assert json.loads(line) == {"level": "error", "message": "notary export: cannot read /y"}
-    else:
-        assert line == "notary export: cannot read /y\n"
+    for text, code in (("the index /x is damaged", {"code": "index-damaged"}), ("cannot read /y", {})):
+        assert cli.main(["export", "--index", "none", "--out", "none", *["--json"] * as_json]) == 2
+        line = capsys.readouterr().err
+        if as_json:
+            assert json.loads(line) == {"level": "error", "message": f"notary export: {text}", **code}
+        else:
+            assert line == f"notary export: {text}{' code=index-damaged' if code else ''}\n"

@@ -71,7 +71,7 @@ async def test_brokers_that_are_away_at_the_start(
     file.write_text('name = "N"\norigin = "o"\n[log]\nkind = "kafka"\nbootstrap = "broker-1:9092"\n')
     answers: list[NotReady | bool] = [NotReady("Kafka is away"), NotReady("Kafka is away"), True]
 
-    async def uses_append_times(*_: object) -> bool:
+    async def uses_append_times(*_: object, **__: object) -> bool:
         answer = answers.pop(0)
         if isinstance(answer, NotReady):
             raise answer

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,11 @@ from ordering.log import ORDERING
 from ordering.records import FORMAT_VERSION, OrderingRecord, Settle, Trim, View, decode
 from ordering.signatures import SigningKey, endorse_key
 from ordering.store import KEY, encode_row, open_store
-from tests.notary.cli.written import die, entry, log_ends, log_id, register, signing_key, write
-from tests.notary.http.checked_client import CheckedClient
+from tests.notary.cli.written import die, embedded_log, entry, log_ends, log_id, register, signing_key, write
+from tests.notary.http.checked_client import serving
 from tests.notary.party import Bank, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
 
-Start = Callable[..., NotaryProcess]
 COMMANDS = {"retire": ("w1",), "partitions": ("8",), "activate": ("1",), "settle": ("--index", "index/worker-1")}
 
 
@@ -112,9 +110,9 @@ def test_a_terminal_sees_progress(directory: NotaryDirectory, monkeypatch: pytes
     """On a terminal a line shows the progress of reading, and is removed at the end."""
     write(directory.path, [register("w1", number) for number in range(1, 60)])
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setattr("notary.cli.replay.PROGRESS_INTERVAL_S", 0.0)
+    monkeypatch.setattr("notary.cli.PROGRESS_INTERVAL_S", 0.0)
     monkeypatch.setattr("notary.cli.replay.POLL_MS", 0)
-    monkeypatch.setattr(Replay, "_is_done", lambda self, ends, done=Replay._is_done: done(self, ends) and self._progress._is_shown)
+    monkeypatch.setattr(Replay, "_is_done", lambda self, ends, done=Replay._is_done: done(self, ends) and self._progress.is_shown)
     assert run(directory, "retire", "w1") == 0
     assert "notary retire: 60 of 60 ordering records read" in capsys.readouterr().err
 
@@ -134,15 +132,14 @@ def test_a_retired_worker_has_no_vote(directory: NotaryDirectory, capsys: pytest
     assert "took effect    ordering record 6: worker w1 (incarnation 4) is retired" in capsys.readouterr().out
 
 
-def test_a_retired_worker_starts_again(own_directory: NotaryDirectory, bank: Bank, notary_process: Start) -> None:
+@pytest.mark.seconds
+def test_a_retired_worker_starts_again(own_directory: NotaryDirectory, bank: Bank) -> None:
     """A worker that was retired while it was stopped begins a new incarnation, and decides."""
-    process = notary_process(own_directory.config)
-    assert process.stop() == 0
+    with serving(own_directory.config):
+        pass
     assert run(own_directory, "retire", "worker-1") == 0
-    process = notary_process(own_directory.config)
-    with CheckedClient(process.url) as client:
+    with serving(own_directory.config) as client:
         assert client.decide(bank, spend())[0]["outcome"] == "committed"
-    assert process.stop() == 0
 
 
 def test_a_record_that_takes_no_effect(
@@ -164,12 +161,11 @@ def test_a_record_that_takes_no_effect(
 # ---- partitions ----
 
 
-def test_partitions_are_added(
-    own_directory: NotaryDirectory, bank: Bank, notary_process: Start, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.seconds
+def test_partitions_are_added(own_directory: NotaryDirectory, bank: Bank, capsys: pytest.CaptureFixture[str]) -> None:
     """An embedded log grows while its worker is stopped; the worker then uses the new partitions. Other counts are rejected."""
-    process = notary_process(own_directory.config)
-    assert process.stop() == 0
+    with serving(own_directory.config):
+        pass
     code, printed = run_json(capsys, own_directory, "partitions", 6)
     assert (code, printed["took_effect"]) == (0, True)
     assert (printed["payload_partitions"], printed["payload_partitions_before"]) == (6, 4)
@@ -177,11 +173,9 @@ def test_partitions_are_added(
     for count in (6, 4, 0, 1001):
         assert run(own_directory, "partitions", count) == 2
     assert records_in(own_directory) == before
-    process = notary_process(own_directory.config)
-    with CheckedClient(process.url) as client:
+    with serving(own_directory.config) as client:
         for _ in range(24):
             client.decide(bank, spend())
-    assert process.stop() == 0
     ends = log_ends(own_directory.path)
     assert set(ends) == {ORDERING, *range(6)}
     assert ends[4]
@@ -258,10 +252,8 @@ def indexed(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> Path:
     folder = tmp_path_factory.mktemp("indexed") / "notary"
     directory = NotaryDirectory.create(folder)
     directory.register(bank)
-    with NotaryProcess.start(directory.config) as process:
-        with CheckedClient(process.url) as client:
-            client.decide(bank, spend(), spend())
-        assert process.stop() == 0
+    with serving(directory.config) as client:
+        client.decide(bank, spend(), spend())
     return folder
 
 
@@ -271,27 +263,28 @@ def settled(indexed: Path, tmp_path: Path) -> NotaryDirectory:
     return NotaryDirectory(Path(shutil.copytree(indexed, tmp_path / "settled")))
 
 
-def test_a_history_is_settled(settled: NotaryDirectory, notary_process: Start, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.seconds
+def test_a_history_is_settled(settled: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     """The command prints the settled history. A second time is rejected, and a worker with that history continues."""
     index = settled.path / "index" / "worker-1"
     code, printed = run_json(capsys, settled, "settle", "--index", index)
     assert (code, printed["took_effect"]) == (0, True)
     assert printed["seen"] >= 4  # genesis, activate, register, one entry
     assert len(printed["history"]) == 64
-    process = notary_process(settled.config)
-    assert process.stop() == 0
+    with serving(settled.config):
+        pass
     assert run(settled, "settle", "--index", index) == 0  # the worker has a longer history by now
     assert run(settled, "settle", "--index", settled.path) == 2
 
 
 @pytest.mark.seconds
-def test_a_history_is_settled_in_a_log_of_either_format_version(directory: NotaryDirectory, notary_process: Start) -> None:
+def test_a_history_is_settled_in_a_log_of_either_format_version(directory: NotaryDirectory) -> None:
     """The command writes the form of the record that counts in this log: from version 2 on it names the key in force."""
     index = directory.path / "index" / "worker-1"
     for activate in (False, True):
         assert not activate or run(directory, "activate", 2) == 0
-        process = notary_process(directory.config)  # a longer history than the last one
-        assert process.stop() == 0
+        with serving(directory.config):
+            pass  # a longer history than the last one
         assert run(directory, "settle", "--index", index) == 0
 
 
@@ -308,10 +301,10 @@ def test_a_history_that_is_settled_is_not_settled_again(settled: NotaryDirectory
 def test_a_history_that_the_log_does_not_hold_is_refused(settled: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     """An index whose records are no longer in the log cannot be settled, since every worker would stop. Nothing is appended."""
     index = settled.path / "index" / "worker-1"
-    other = settled.path.parent / "cut"
-    shutil.copytree(settled.path, other)
-    early = NotaryDirectory(other)
-    _cut(early)
+    early = NotaryDirectory(Path(shutil.copytree(settled.path, settled.path.parent / "cut")))
+    store, _ = open_store(early.path / "log")
+    store.put(KEY.pack(ORDERING + 1, 3), encode_row(0, None, b"something else"))  # in place of the last entry
+    store.close()
     assert run(early, "settle", "--index", index) == 2
     assert "does not hold the history of this index" in capsys.readouterr().err
 
@@ -347,19 +340,9 @@ def test_a_settle_record_behind_a_hole_names_the_key_at_its_place(settled: Notar
 
 
 async def _last_record(directory: NotaryDirectory) -> OrderingRecord:
-    log = EmbeddedLog.open(directory.path / "log")
-    try:
+    async with embedded_log(directory.path) as log:
         end = (await log.offsets())[ORDERING].log_end
         reader = await log.open_reader({ORDERING: end - 1})
         [record] = [record for record in await reader.poll(1_000) if record.partition == ORDERING]
         await reader.close()
         return decode(record.value, {1, 2})
-    finally:
-        await log.close()
-
-
-def _cut(directory: NotaryDirectory) -> None:
-    """Replace the last entry in the ordering topic by another record."""
-    store, _ = open_store(directory.path / "log")
-    store.put(KEY.pack(ORDERING + 1, 3), encode_row(0, None, b"something else"))
-    store.close()

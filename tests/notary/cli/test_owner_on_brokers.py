@@ -20,7 +20,7 @@ from ordering.errors import ConfigurationError
 from ordering.kafka import KafkaLog
 from ordering.topics import free_records
 from tests.notary.cli.written import append, entry, register, signing_key
-from tests.notary.http.checked_client import CheckedClient
+from tests.notary.http.checked_client import JSON, CheckedClient
 from tests.notary.party import Bank, spend
 from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess
 
@@ -56,13 +56,7 @@ def test_a_log_in_use_changes(
     def go_on() -> None:
         while not done.is_set():
             for worker in (w1, w2):
-                answer = httpx.post(
-                    f"{worker.url}/v1/submissions?receipts=true",
-                    content=bank.body(spend()),
-                    headers={"content-type": "application/json"},
-                    trust_env=False,
-                    timeout=30,
-                )
+                answer = _submitted(worker, bank)
                 assert answer.status_code in (200, 202, 503), answer.text
                 if answer.status_code == 200:
                     decided.extend(answer.json()["decisions"])
@@ -158,16 +152,15 @@ async def _free(bootstrap: str, prefix: str, index: Path) -> int:
     return sum(unneeded.values())
 
 
+def _submitted(worker: NotaryProcess, bank: Bank) -> httpx.Response:
+    """Submit one request. Returns the answer."""
+    return httpx.post(f"{worker.url}/v1/submissions", content=bank.body(spend()), headers=JSON, trust_env=False, timeout=30)
+
+
 def _decides(worker: NotaryProcess, bank: Bank) -> None:
     """Wait until a submission is decided, which may take until the worker has a new incarnation."""
     status = 503
     while status == 503:
-        answer = httpx.post(
-            f"{worker.url}/v1/submissions",
-            content=bank.body(spend()),
-            headers={"content-type": "application/json"},
-            trust_env=False,
-            timeout=30,
-        )
+        answer = _submitted(worker, bank)
         status = answer.status_code
     assert answer.json()["decisions"][0]["outcome"] == "committed"

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from notary.cli import salvage
 from notary.cli.owner import CommandOutcome, OwnedLog
 from notary.cli.replay import Replay
 from notary.config import load
-from notary.index import Index, rows, viewing
+from notary.index import rows, viewing
 from notary.index.index import _encode
 from notary.salvage.statements import THE_LOG, ChoiceRefused
 from notary.verify import decision_and_receipt, verify_receipt
@@ -31,10 +32,10 @@ from ordering.signatures import SigningKey, endorse_key
 from ordering.store import KEY, open_store
 from tests.kafka.reading_back import read_log_records
 from tests.notary.cli.written import die, entry, fill, log_ends, register, write
-from tests.notary.http.checked_client import CheckedClient
+from tests.notary.http.checked_client import CheckedClient, serving
 from tests.notary.party import Bank, RequestObject, fresh_state, spend
-from tests.notary.process import NotaryDirectory, NotaryProcess
-from tests.notary.rows import put_row
+from tests.notary.process import NotaryDirectory
+from tests.notary.rows import opened, put_row
 
 pytestmark = pytest.mark.seconds
 
@@ -76,6 +77,12 @@ class Wreck:
         assert found == code, printed.out + printed.err
         return {**(json.loads(printed.out) if printed.out else {}), "stderr": printed.err}
 
+    def plan(self, *arguments: object) -> str:
+        """Returns the plan of `notary salvage` for people."""
+        self._capsys.readouterr()
+        assert cli.main(["salvage", "--config", str(self.directory.config), "--plan", *map(str, arguments)]) == 0
+        return self._capsys.readouterr().out
+
     def receipts(self, places: Sequence[int], *, requests: bool = True) -> Path:
         """Write the receipts of these places of `decisions`, as a party keeps them. Returns their folder."""
         folder = self.directory.path / "receipts"
@@ -85,9 +92,9 @@ class Wreck:
             (folder / "requests.json").write_text(json.dumps([self.requests[place] for place in places]))
         return folder
 
-    def start(self, name: str = "fresh") -> NotaryProcess:
-        """Start a worker on an empty disk."""
-        return NotaryProcess.start(self.directory.config, name)
+    def serving(self) -> AbstractContextManager[CheckedClient]:
+        """Run a worker, which began on an empty disk, for the length of a block. Yields its client."""
+        return serving(self.directory.config, "fresh")
 
     @property
     def root(self) -> str:
@@ -113,17 +120,15 @@ def template(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> NotaryDire
     """A notary whose worker decided 6 transactions, and then 6 more: four commits and two double spends."""
     directory = NotaryDirectory.create(tmp_path_factory.mktemp("wreck") / "notary")
     directory.register(bank)
-    with NotaryProcess.start(directory.config) as process, CheckedClient(process.url) as client:
+    with serving(directory.config) as client:
         for _ in range(6):
             decide(client, bank, spend())
-        assert process.stop() == 0
     assert cli.main(["retire", "worker-1", "--config", str(directory.config)]) == 0
     ends = log_ends(directory.path)
     coin = fresh_state()
     requests = [spend(coin), spend(), spend(coin), spend(), spend(), spend(coin)]
-    with NotaryProcess.start(directory.config) as process, CheckedClient(process.url) as client:
+    with serving(directory.config) as client:
         decisions = [decide(client, bank, request)[0] for request in requests]
-        assert process.stop() == 0
     (directory.path / "index" / "worker-1").rename(directory.path / "survivor")
     said = {"requests": requests, "decisions": decisions, "ends": ends, "kept": 6}
     (directory.path / "said.json").write_text(json.dumps(said))
@@ -131,63 +136,62 @@ def template(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> NotaryDire
 
 
 @pytest.fixture
-def wreck(template: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Wreck:
+def intact(template: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Wreck:
     """A copy of the template for one test."""
     shutil.copytree(template.path, tmp_path / "notary")
     return Wreck(NotaryDirectory(tmp_path / "notary"), capsys)
 
 
+@pytest.fixture
+def wreck(intact: Wreck) -> Wreck:
+    """The same with a log that has lost the second round."""
+    intact.cut()
+    return intact
+
+
 def test_an_index_gives_everything_back(wreck: Wreck, bank: Bank) -> None:
     """The log loses its end; a surviving index gives all of it back: a worker on an empty disk has the same decisions and the same root."""
-    root = wreck.root
-    wreck.cut()
     owner_key = wreck.directory.path / "owner-key.pem"
     owner_key.rename(owner_key.with_name("elsewhere"))
     assert wreck.salvage("--index", wreck.index, "--plan")["decisions_put_back"] == 6
     owner_key.with_name("elsewhere").rename(owner_key)
     done = wreck.salvage("--index", wreck.index, "--yes")
-    assert (done["done"], done["decisions"], done["root"], done["lost"], done["no_consistency_proof"]) == (True, 12, root, [], [])
-    with wreck.start() as process, CheckedClient(process.url) as client:
+    assert (done["done"], done["decisions"], done["root"], done["lost"], done["no_consistency_proof"]) == (True, 12, wreck.root, [], [])
+    with wreck.serving() as client:
         wreck.check(client, range(6))
         assert client.decide(bank, wreck.requests[1])[0]["position"] == 7
         again = client.decide(bank, spend(wreck.requests[0]["inputs"][0]))[0]
         assert (again["reason"], again["position"]) == ("input-conflict", 12)
-        assert process.stop() == 0
 
 
-def test_a_payload_topic_that_lost_its_end(wreck: Wreck, bank: Bank) -> None:
+def test_a_payload_topic_that_lost_its_end(intact: Wreck, bank: Bank) -> None:
     """Only the payload partitions lose their end: the entry without content is sealed, and an index gives everything back."""
-    root = wreck.root
-    wreck.cut([partition for partition in wreck.ends if partition != ORDERING])
-    plan = wreck.salvage("--index", wreck.index, "--plan")
+    intact.cut([partition for partition in intact.ends if partition != ORDERING])
+    plan = intact.salvage("--index", intact.index, "--plan")
     assert (plan["seals"], plan["decisions_put_back"]) == (True, 6)
-    done = wreck.salvage("--index", wreck.index, "--yes")
-    assert (done["decisions"], done["root"]) == (12, root)
-    with wreck.start() as process, CheckedClient(process.url) as client:
-        wreck.check(client, range(6))
+    done = intact.salvage("--index", intact.index, "--yes")
+    assert (done["decisions"], done["root"]) == (12, intact.root)
+    with intact.serving() as client:
+        intact.check(client, range(6))
         client.decide(bank, spend())
-        assert process.stop() == 0
 
 
 def test_receipts_without_an_index(wreck: Wreck, bank: Bank) -> None:
     """Without any index, receipts give their decisions back; a conflict reserves its state; lost transactions may be sent again."""
-    wreck.cut()
     done = wreck.salvage("--receipts", wreck.receipts([2, 4]), "--yes")
     assert (done["decisions"], done["same_roots_to"]) == (11, 6)
     assert [each["size"] for each in done["no_consistency_proof"]] == [9, 11]
     assert done["lost"][0] == [6, 7]
-    with wreck.start() as process, CheckedClient(process.url) as client:
+    with wreck.serving() as client:
         wreck.check(client, [2, 4])
         coin = wreck.requests[0]["inputs"][0]
         # The coin is reserved for its first spender, whose decision nobody has.
         assert client.decide(bank, spend(coin))[0]["reason"] == "input-conflict"
         assert client.decide(bank, wreck.requests[0])[0]["outcome"] == "committed"
-        assert process.stop() == 0
 
 
 def test_a_receipt_without_its_request_is_refused(wreck: Wreck) -> None:
     """The receipt of a committed transaction needs its request, or an index that has its position; nothing is appended."""
-    wreck.cut()
     before = log_ends(wreck.directory.path)
     refused = wreck.salvage("--receipts", wreck.receipts([4], requests=False), "--yes", code=1)
     assert refused["position"] == 10
@@ -198,11 +202,9 @@ def test_a_receipt_without_its_request_is_refused(wreck: Wreck) -> None:
 
 def test_a_log_that_went_on(wreck: Wreck, bank: Bank) -> None:
     """A worker went on in the cut log, so index and log contradict each other: the command refuses, with the position and both names."""
-    wreck.cut()
-    with wreck.start() as process, CheckedClient(process.url) as client:
+    with wreck.serving() as client:
         (decision,) = client.decide(bank, spend())
         client.decide(bank, spend())
-        assert process.stop() == 0
     refused = wreck.salvage("--index", wreck.index, "--yes", code=1)
     assert refused["position"] == 6
     assert sorted(refused["sides"]) == [[str(wreck.index)], ["the log"]]
@@ -214,10 +216,8 @@ def test_a_log_that_went_on(wreck: Wreck, bank: Bank) -> None:
 
 def test_a_refusal_is_reported_without_the_record_that_decided(wreck: Wreck, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log returns nothing while that record is looked for. The refusal names position and sides nevertheless."""
-    wreck.cut()
-    with wreck.start() as process, CheckedClient(process.url) as client:
+    with wreck.serving() as client:
         client.decide(bank, spend())
-        assert process.stop() == 0
 
     class Silent(Replay):
         async def read_to_end(self) -> None:
@@ -231,28 +231,24 @@ def test_a_refusal_is_reported_without_the_record_that_decided(wreck: Wreck, ban
 
 def test_a_log_that_went_on_without_a_decision(wreck: Wreck, bank: Bank) -> None:
     """A worker filled a late entry of the cut log. It decides nothing, so the index has the same decisions, although log time went on."""
-    root = wreck.root
-    wreck.cut()
     late = entry(2, 1, b"lost")
     write(wreck.directory.path, [register("worker-1", 9), late, fill(wreck.directory.path, late)])
     done = wreck.salvage("--index", wreck.index, "--yes")
-    assert (done["decisions"], done["root"]) == (12, root)
-    with wreck.start() as process, CheckedClient(process.url) as client:
+    assert (done["decisions"], done["root"]) == (12, wreck.root)
+    with wreck.serving() as client:
         wreck.check(client, range(6))
         assert client.decide(bank, spend())[0]["log_time"] >= wreck.decisions[-1]["log_time"]
-        assert process.stop() == 0
 
 
-def test_nothing_is_missing(wreck: Wreck) -> None:
+def test_nothing_is_missing(intact: Wreck) -> None:
     """With nothing lost the command appends nothing."""
-    before = log_ends(wreck.directory.path)
-    assert wreck.salvage("--index", wreck.index, "--yes")["done"] is False
-    assert log_ends(wreck.directory.path) == before
+    before = log_ends(intact.directory.path)
+    assert intact.salvage("--index", intact.index, "--yes")["done"] is False
+    assert log_ends(intact.directory.path) == before
 
 
 def test_nothing_is_appended_without_a_yes(wreck: Wreck) -> None:
     """Without a terminal to ask on, the command appends nothing unless it is given --yes."""
-    wreck.cut()
     before = log_ends(wreck.directory.path)
     assert "give --yes" in wreck.salvage("--index", wreck.index, code=2)["stderr"]
     assert log_ends(wreck.directory.path) == before
@@ -263,7 +259,6 @@ def test_a_person_is_asked_on_a_terminal(
     wreck: Wreck, answer: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On a terminal the command asks for the number of decisions that the log then has; any other answer appends nothing."""
-    wreck.cut()
     before = log_ends(wreck.directory.path)
     terminal = io.StringIO(f"{answer}\n")
     monkeypatch.setattr(terminal, "isatty", lambda: True)
@@ -277,40 +272,36 @@ def test_a_person_is_asked_on_a_terminal(
 
 def test_a_machine_without_the_present_key(wreck: Wreck) -> None:
     """Without the notary's present key, which has to endorse the new one, nothing is appended."""
-    wreck.cut()
     before = log_ends(wreck.directory.path)
     (wreck.directory.path / "notary-key.pem").unlink()
     assert "notary-key.pem" in wreck.salvage("--index", wreck.index, "--yes", code=2)["stderr"]
     assert log_ends(wreck.directory.path) == before
 
 
-def test_sources_that_are_none(wreck: Wreck, tmp_path: Path) -> None:
+def test_sources_that_are_none(intact: Wreck, tmp_path: Path) -> None:
     """A receipt that does not verify, an index of another log and a folder without an index are refused with their names."""
-    folder = wreck.receipts([1])
-    changed = {**wreck.decisions[1], "log_time": 1}
+    folder = intact.receipts([1])
+    changed = {**intact.decisions[1], "log_time": 1}
     (folder / "decisions.jsonl").write_text("\n" + json.dumps(changed))
-    assert "decisions.jsonl:2 does not verify: wrong-root" in wreck.salvage("--receipts", folder, "--plan", code=2)["stderr"]
+    assert "decisions.jsonl:2 does not verify: wrong-root" in intact.salvage("--receipts", folder, "--plan", code=2)["stderr"]
     other = NotaryDirectory.create(tmp_path / "other")
-    with NotaryProcess.start(other.config) as process:
-        assert process.stop() == 0
-    assert "is of another log" in wreck.salvage("--index", other.path / "index" / "worker-1", "--plan", code=2)["stderr"]
-    assert "there is no index in" in wreck.salvage("--index", tmp_path, "--plan", code=2)["stderr"]
+    with serving(other.config):
+        pass
+    assert "is of another log" in intact.salvage("--index", other.path / "index" / "worker-1", "--plan", code=2)["stderr"]
+    assert "there is no index in" in intact.salvage("--index", tmp_path, "--plan", code=2)["stderr"]
 
 
-def test_a_plan_with_a_source_that_is_not_utf8(wreck: Wreck) -> None:
+def test_a_plan_with_a_source_that_is_not_utf8(intact: Wreck) -> None:
     """The bytes of a folder's name that are not UTF-8 are escaped under `--json`, as in the results of other commands."""
-    folder = wreck.receipts([1])
+    folder = intact.receipts([1])
     folder = folder.rename(folder.with_name(os.fsdecode(b"receipts-\xff")))
-    [name] = wreck.salvage("--receipts", folder, "--plan")["receipts"]
+    [name] = intact.salvage("--receipts", folder, "--plan")["receipts"]
     assert name.endswith("receipts-\\udcff")
 
 
-def test_the_plan_in_words(wreck: Wreck, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_in_words(wreck: Wreck) -> None:
     """For people the plan says what is put back, what is lost for good, and which checkpoints get no consistency proof."""
-    wreck.cut()
-    arguments = ["salvage", "--config", str(wreck.directory.config), "--receipts", str(wreck.receipts([4])), "--plan"]
-    assert cli.main(arguments) == 0
-    printed = capsys.readouterr().out
+    printed = wreck.plan("--receipts", wreck.receipts([4]))
     for words in (
         "put back       1 decisions",
         "lost           positions 6 to 9",
@@ -323,20 +314,16 @@ def test_the_plan_in_words(wreck: Wreck, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_a_worker_starts_with_the_index_of_the_command(wreck: Wreck, bank: Bank) -> None:
     """The index that the command made of the log is a worker's index: a copy of it saves the replay."""
-    wreck.cut()
     wreck.salvage("--index", wreck.index, "--yes")
     shutil.copytree(wreck.directory.path / "salvage" / "index", wreck.directory.path / "index" / "fresh")
-    with wreck.start() as process, CheckedClient(process.url) as client:
+    with wreck.serving() as client:
         wreck.check(client, range(6))
         assert client.decide(bank, spend())[0]["position"] == 12
-        assert process.stop() == 0
 
 
 @pytest.mark.parametrize("appended", [0, 1, 2, 3, 4])
 def test_a_crash_before_any_record(wreck: Wreck, appended: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command dies before any of its records, or before the key is in place: the same command again completes the salvage."""
-    root = wreck.root
-    wreck.cut()
     append = OwnedLog.append
     done: list[object] = []
 
@@ -355,17 +342,14 @@ def test_a_crash_before_any_record(wreck: Wreck, appended: int, monkeypatch: pyt
         assert wreck.salvage("--plan")["seals"] is False
         assert "give --yes" in wreck.salvage(code=2)["stderr"]
     again = wreck.salvage("--index", wreck.index, "--yes")
-    assert (again["decisions"], again["root"], again["resumed"]) == (12, root, appended == 4)
-    with wreck.start() as process, CheckedClient(process.url) as client:
+    assert (again["decisions"], again["root"], again["resumed"]) == (12, wreck.root, appended == 4)
+    with wreck.serving() as client:
         wreck.check(client, range(6))
-        assert process.stop() == 0
 
 
 @pytest.mark.parametrize("before", [1, 2, 3])
 def test_another_record_of_the_owner_comes_between(wreck: Wreck, before: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another key that comes between the salvage's own records makes it start over with another key; it ends with the same decisions."""
-    root = wreck.root
-    wreck.cut()
     append = OwnedLog.append
     seen: list[object] = []
 
@@ -377,7 +361,7 @@ def test_another_record_of_the_owner_comes_between(wreck: Wreck, before: int, mo
 
     monkeypatch.setattr(OwnedLog, "append", disturbed)
     done = wreck.salvage("--index", wreck.index, "--yes")
-    assert (done["decisions"], done["root"]) == (12, root)
+    assert (done["decisions"], done["root"]) == (12, wreck.root)
     used = {record.public_key for record in seen if isinstance(record, Key)}
     assert len(used) == 2
     assert "starts over" in done["stderr"]
@@ -385,18 +369,15 @@ def test_another_record_of_the_owner_comes_between(wreck: Wreck, before: int, mo
 
 def test_a_second_loss_takes_the_done(wreck: Wreck) -> None:
     """The log loses the last record of the salvage: the command says that its own index does not fit, and then begins with another key."""
-    root = wreck.root
-    wreck.cut()
     first = wreck.salvage("--index", wreck.index, "--yes")
     wreck.cut([ORDERING], records=1)
     assert "Remove that folder" in wreck.salvage("--index", wreck.index, "--yes", code=2)["stderr"]
     shutil.rmtree(wreck.directory.path / "salvage" / "index")
     second = wreck.salvage("--index", wreck.index, "--yes")
-    assert (second["decisions"], second["root"]) == (12, root)
+    assert (second["decisions"], second["root"]) == (12, wreck.root)
     assert second["verifier_key"] != first["verifier_key"]
-    with wreck.start() as process, CheckedClient(process.url) as client:
+    with wreck.serving() as client:
         wreck.check(client, range(6))
-        assert process.stop() == 0
 
 
 def key_files(wreck: Wreck) -> dict[str, bytes]:
@@ -424,12 +405,10 @@ def die_before_the_key(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_plan_changes_nothing(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a run that died before its key was in place, --plan reports that the salvage took effect, and leaves the key where it is."""
-    root = wreck.root
-    wreck.cut()
     die_before_the_key(wreck, monkeypatch)
     before = key_files(wreck), log_ends(wreck.directory.path)
     plan = wreck.salvage("--index", wreck.index, "--plan")
-    assert (plan["done"], plan["in_effect"], plan["decisions"], plan["root"]) == (False, True, 12, root)
+    assert (plan["done"], plan["in_effect"], plan["decisions"], plan["root"]) == (False, True, 12, wreck.root)
     assert (key_files(wreck), log_ends(wreck.directory.path)) == before
     assert wreck.salvage("--index", wreck.index, "--yes")["resumed"]
 
@@ -440,8 +419,6 @@ def test_a_resumed_salvage_takes_the_sources_of_this_run(wreck: Wreck, placed: b
 
     `placed`: the key was in place before the kill, and only the files of the command were left.
     """
-    root = wreck.root
-    wreck.cut()
     first = wreck.receipts([0])
     adopt = keys.adopt
 
@@ -455,12 +432,11 @@ def test_a_resumed_salvage_takes_the_sources_of_this_run(wreck: Wreck, placed: b
     plan = wreck.salvage("--index", wreck.index, "--plan")
     assert (plan.get("kept"), plan["end"]) == (7, 12)
     done = wreck.salvage("--index", wreck.index, "--yes")
-    assert (done["resumed"], done["decisions"], done["root"]) == (False, 12, root)
+    assert (done["resumed"], done["decisions"], done["root"]) == (False, 12, wreck.root)
 
 
 def test_a_resumed_salvage_refuses_a_source_that_contradicts_it(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
     """The `done` of a killed run declared positions lost. An index that has them comes too late, and the command says so."""
-    wreck.cut()
     with monkeypatch.context() as patch:
         patch.setattr(keys, "adopt", die)
         wreck.salvage("--receipts", wreck.receipts([2]), "--yes", code=2)
@@ -470,51 +446,49 @@ def test_a_resumed_salvage_refuses_a_source_that_contradicts_it(wreck: Wreck, mo
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-def test_a_machine_that_missed_a_rotation(wreck: Wreck, sealed: bool) -> None:
+def test_a_machine_that_missed_a_rotation(intact: Wreck, sealed: bool) -> None:
     """A machine with a former key, which cannot endorse what follows the key in force, is refused before the salvage's key is appended.
 
     A rotation after an entry without content takes effect only once that entry is sealed.
     """
-    former = key_files(wreck)
-    assert cli.main(["key", "rotate", "--config", str(wreck.directory.config)]) == 0
-    present = key_files(wreck)
+    former = key_files(intact)
+    assert cli.main(["key", "rotate", "--config", str(intact.directory.config)]) == 0
+    present = key_files(intact)
     if sealed:
-        wreck.cut([partition for partition in wreck.ends if partition != ORDERING])
-    put(wreck, former)
-    before = log_ends(wreck.directory.path)[ORDERING]
-    assert "this machine missed a rotation" in wreck.salvage("--index", wreck.index, "--yes", code=2)["stderr"]
-    assert "this machine missed a rotation" in wreck.salvage("--index", wreck.index, "--plan", code=2)["stderr"]
-    assert log_ends(wreck.directory.path)[ORDERING] == before
-    put(wreck, present)
-    assert wreck.salvage("--index", wreck.index, "--yes")["done"] == sealed
-    assert len(known_keys(wreck)) == 2 + sealed
+        intact.cut([partition for partition in intact.ends if partition != ORDERING])
+    put(intact, former)
+    before = log_ends(intact.directory.path)[ORDERING]
+    assert "this machine missed a rotation" in intact.salvage("--index", intact.index, "--yes", code=2)["stderr"]
+    assert "this machine missed a rotation" in intact.salvage("--index", intact.index, "--plan", code=2)["stderr"]
+    assert log_ends(intact.directory.path)[ORDERING] == before
+    put(intact, present)
+    assert intact.salvage("--index", intact.index, "--yes")["done"] == sealed
+    assert len(known_keys(intact)) == 2 + sealed
 
 
-def test_a_rotation_that_is_not_in_place(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rotation_that_is_not_in_place(intact: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
     """The key in force is only prepared here, since `key rotate` was killed: the command completes the rotation first."""
     with monkeypatch.context() as patch:
         patch.setattr(keys, "put_in_place", die)
-        assert cli.main(["key", "rotate", "--config", str(wreck.directory.config)]) == 2
-    wreck.cut([partition for partition in wreck.ends if partition != ORDERING])
-    assert wreck.salvage("--index", wreck.index, "--yes")["done"]
-    assert len(known_keys(wreck)) == 3
+        assert cli.main(["key", "rotate", "--config", str(intact.directory.config)]) == 2
+    intact.cut([partition for partition in intact.ends if partition != ORDERING])
+    assert intact.salvage("--index", intact.index, "--yes")["done"]
+    assert len(known_keys(intact)) == 3
 
 
-def test_a_log_that_lost_a_rotation(wreck: Wreck) -> None:
+def test_a_log_that_lost_a_rotation(intact: Wreck) -> None:
     """The log lost the record of a rotation: the key here is later than the key in force, and endorses the salvage's."""
-    assert cli.main(["key", "rotate", "--config", str(wreck.directory.config)]) == 0
-    before = known_keys(wreck)
-    wreck.cut()
-    assert wreck.salvage("--index", wreck.index, "--yes")["done"]
-    assert known_keys(wreck)[:-1] == before
+    assert cli.main(["key", "rotate", "--config", str(intact.directory.config)]) == 0
+    before = known_keys(intact)
+    intact.cut()
+    assert intact.salvage("--index", intact.index, "--yes")["done"]
+    assert known_keys(intact)[:-1] == before
 
 
 def decide_once(directory: NotaryDirectory, bank: Bank) -> dict[str, Any]:
     """Have a worker with the index `fresh` decide one transaction. Returns the decision with its receipt."""
-    with NotaryProcess.start(directory.config, "fresh") as process, CheckedClient(process.url) as client:
-        answer = decide(client, bank, spend())[0]
-        assert process.stop() == 0
-    return answer
+    with serving(directory.config, "fresh") as client:
+        return decide(client, bank, spend())[0]
 
 
 def lose_a_rotation(wreck: Wreck, bank: Bank, *, with_content: bool = False) -> tuple[Path, str, dict[str, Any]]:
@@ -542,19 +516,18 @@ def lose_a_rotation(wreck: Wreck, bank: Bank, *, with_content: bool = False) -> 
     return directory.path / "index" / "fresh", new, answer
 
 
-def test_a_lost_rotation_whose_key_is_prepared(wreck: Wreck, bank: Bank) -> None:
+def test_a_lost_rotation_whose_key_is_prepared(intact: Wreck, bank: Bank) -> None:
     """The log lost a rotation, and an index shows it. The command puts the prepared key in place, so its receipts stay good."""
-    index, new, answer = lose_a_rotation(wreck, bank)
-    assert wreck.salvage("--index", index, "--yes")["done"]
-    assert known_keys(wreck)[-2] == new
+    index, new, answer = lose_a_rotation(intact, bank)
+    assert intact.salvage("--index", index, "--yes")["done"]
+    assert known_keys(intact)[-2] == new
     decision, receipt = decision_and_receipt(answer)
     assert receipt is not None
-    verify_receipt(receipt, decision, keys.verifier_keys(wreck.directory.path / "notary-keys.json", "notary.example/test")[1])
+    verify_receipt(receipt, decision, keys.verifier_keys(intact.directory.path / "notary-keys.json", "notary.example/test")[1])
 
 
 def test_a_lost_rotation_behind_a_hole(wreck: Wreck, bank: Bank) -> None:
     """The same in a log with an earlier salvage, whose last entry has no content: no other command can complete the rotation there."""
-    wreck.cut()
     assert wreck.salvage("--index", wreck.index, "--yes")["done"]
     index, new, _ = lose_a_rotation(wreck, bank, with_content=True)
     shutil.rmtree(wreck.directory.path / "salvage")
@@ -562,27 +535,26 @@ def test_a_lost_rotation_behind_a_hole(wreck: Wreck, bank: Bank) -> None:
     assert known_keys(wreck)[-2] == new
 
 
-def test_a_lost_rotation_whose_key_is_elsewhere(wreck: Wreck, bank: Bank) -> None:
+def test_a_lost_rotation_whose_key_is_elsewhere(intact: Wreck, bank: Bank) -> None:
     """The plan names a key that this machine lacks. It does not prevent the salvage: perhaps no machine has it any more.
 
     A receipt of that key is no wrong source, so the error names the remedy first.
     """
-    index, new, answer = lose_a_rotation(wreck, bank)
-    for name in key_files(wreck):
-        (wreck.directory.path / f"{name}{keys.NEXT}").unlink()
-    receipts = wreck.directory.path / "receipts.jsonl"
+    index, new, answer = lose_a_rotation(intact, bank)
+    for name in key_files(intact):
+        (intact.directory.path / f"{name}{keys.NEXT}").unlink()
+    receipts = intact.directory.path / "receipts.jsonl"
     receipts.write_text(json.dumps(answer))
-    refused = wreck.salvage("--receipts", receipts, "--plan", code=2)["stderr"]
+    refused = intact.salvage("--receipts", receipts, "--plan", code=2)["stderr"]
     assert "unknown-key" in refused
     assert "copy key and key history from a machine that has that key" in refused
-    assert wreck.salvage("--index", index, "--receipts", receipts, "--plan")["receipts"][str(receipts)]["receipts"] == 1
-    assert wreck.salvage("--index", index, "--plan")["keys_missing"] == [new]
-    assert wreck.salvage("--index", index, "--yes")["done"]
+    assert intact.salvage("--index", index, "--receipts", receipts, "--plan")["receipts"][str(receipts)]["receipts"] == 1
+    assert intact.salvage("--index", index, "--plan")["keys_missing"] == [new]
+    assert intact.salvage("--index", index, "--yes")["done"]
 
 
 def test_receipts_from_before_a_lost_key(wreck: Wreck) -> None:
     """A lost key has endorsed no other, so the key history begins anew. The log has the owner's word for the keys before."""
-    wreck.cut()
     (wreck.directory.path / "notary-key.pem").rename(wreck.directory.path / "former.pem")
     assert cli.main(["key", "rotate", "--lost", "--config", str(wreck.directory.config)]) == 0
     assert wreck.salvage("--receipts", wreck.receipts([2, 4]), "--plan")["decisions_put_back"] == 2
@@ -596,28 +568,27 @@ def lose_key(wreck: Wreck, *names: str) -> None:
 
 
 @pytest.mark.parametrize("names", [["notary-key.pem"], ["notary-key.pem", "notary-keys.json"]])
-def test_the_key_and_a_content_are_lost(wreck: Wreck, bank: Bank, names: list[str]) -> None:
+def test_the_key_and_a_content_are_lost(intact: Wreck, bank: Bank, names: list[str]) -> None:
     """Only a worker with the lost key could fill the hole. `--lost` seals it, and the salvage's key begins a new history."""
-    root = wreck.root
-    lose_key(wreck, *names)
-    before = log_ends(wreck.directory.path)
-    assert names[-1] in wreck.salvage("--index", wreck.index, "--yes", code=2)["stderr"]
-    assert log_ends(wreck.directory.path) == before
-    assert wreck.salvage("--index", wreck.index, "--lost", "--plan")["decisions_put_back"] == 6
-    done = wreck.salvage("--index", wreck.index, "--lost", "--yes")
-    assert (done["decisions"], done["root"], done["endorsed"], known_keys(wreck)) == (12, root, False, [done["verifier_key"]])
-    with wreck.start() as process, CheckedClient(process.url) as client:
-        wreck.check(client, range(6))
+    root = intact.root
+    lose_key(intact, *names)
+    before = log_ends(intact.directory.path)
+    assert names[-1] in intact.salvage("--index", intact.index, "--yes", code=2)["stderr"]
+    assert log_ends(intact.directory.path) == before
+    assert intact.salvage("--index", intact.index, "--lost", "--plan")["decisions_put_back"] == 6
+    done = intact.salvage("--index", intact.index, "--lost", "--yes")
+    assert (done["decisions"], done["root"], done["endorsed"], known_keys(intact)) == (12, root, False, [done["verifier_key"]])
+    with intact.serving() as client:
+        intact.check(client, range(6))
         client.decide(bank, spend())
-        assert process.stop() == 0
-    assert wreck.salvage("--index", wreck.index, "--yes")["done"] is False
+    assert intact.salvage("--index", intact.index, "--yes")["done"] is False
 
 
 @pytest.mark.parametrize("step", ["adopt", "create_file", "end_anew", "move_into_place", "present_history"])
-def test_a_kill_while_a_lost_key_is_replaced(wreck: Wreck, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_while_a_lost_key_is_replaced(intact: Wreck, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same command completes it, wherever it was killed."""
-    root = wreck.root
-    lose_key(wreck, "notary-key.pem", "notary-keys.json")
+    root = intact.root
+    lose_key(intact, "notary-key.pem", "notary-keys.json")
     place = salvage.SalvageCommand._place_key
 
     async def placing(*arguments: Any) -> int:
@@ -627,25 +598,24 @@ def test_a_kill_while_a_lost_key_is_replaced(wreck: Wreck, step: str, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(salvage.SalvageCommand, "_place_key", placing)
-        wreck.salvage("--index", wreck.index, "--lost", "--yes", code=2)
-    done = wreck.salvage("--index", wreck.index, "--lost", "--yes")
-    assert (done["done"], done["resumed"], done["root"], known_keys(wreck)) == (True, True, root, [done["verifier_key"]])
-    assert wreck.salvage("--index", wreck.index, "--yes")["done"] is False
+        intact.salvage("--index", intact.index, "--lost", "--yes", code=2)
+    done = intact.salvage("--index", intact.index, "--lost", "--yes")
+    assert (done["done"], done["resumed"], done["root"], known_keys(intact)) == (True, True, root, [done["verifier_key"]])
+    assert intact.salvage("--index", intact.index, "--yes")["done"] is False
 
 
-def test_a_lost_key_was_replaced_behind_a_hole(wreck: Wreck) -> None:
+def test_a_lost_key_was_replaced_behind_a_hole(intact: Wreck) -> None:
     """`key rotate --lost` has appended its record behind the hole, where no worker gets. Its key endorses the salvage's."""
-    lose_key(wreck, "notary-key.pem")
-    assert cli.main(["key", "rotate", "--lost", "--config", str(wreck.directory.config)]) == 0
-    (rotated,) = known_keys(wreck)
-    assert "give --lost here" in wreck.salvage("--index", wreck.index, "--yes", code=2)["stderr"]
-    done = wreck.salvage("--index", wreck.index, "--lost", "--yes")
-    assert (done["endorsed"], known_keys(wreck)) == (True, [rotated, done["verifier_key"]])
+    lose_key(intact, "notary-key.pem")
+    assert cli.main(["key", "rotate", "--lost", "--config", str(intact.directory.config)]) == 0
+    (rotated,) = known_keys(intact)
+    assert "give --lost here" in intact.salvage("--index", intact.index, "--yes", code=2)["stderr"]
+    done = intact.salvage("--index", intact.index, "--lost", "--yes")
+    assert (done["endorsed"], known_keys(intact)) == (True, [rotated, done["verifier_key"]])
 
 
 def test_a_former_key_does_not_replace_a_lost_one(wreck: Wreck) -> None:
     """This machine missed a rotation, so its key must not endorse the salvage's. Without it, the history begins anew."""
-    wreck.cut()
     former = key_files(wreck)
     assert cli.main(["key", "rotate", "--config", str(wreck.directory.config)]) == 0
     put(wreck, former)
@@ -656,19 +626,19 @@ def test_a_former_key_does_not_replace_a_lost_one(wreck: Wreck) -> None:
     assert wreck.salvage("--index", wreck.index, "--lost", "--yes")["endorsed"] is False
 
 
-def test_a_prepared_key_survives_a_lost_one(wreck: Wreck) -> None:
+def test_a_prepared_key_survives_a_lost_one(intact: Wreck) -> None:
     """The lost key has endorsed a prepared one, so clients follow to the salvage's key: the command says which files to move."""
-    lose_key(wreck)
-    (present,) = known_keys(wreck)
-    assert cli.main(["key", "prepare", "--config", str(wreck.directory.config)]) == 0
-    (wreck.directory.path / "notary-key.pem").unlink()
-    refused = wreck.salvage("--index", wreck.index, "--lost", "--yes", code=2)["stderr"]
+    lose_key(intact)
+    (present,) = known_keys(intact)
+    assert cli.main(["key", "prepare", "--config", str(intact.directory.config)]) == 0
+    (intact.directory.path / "notary-key.pem").unlink()
+    refused = intact.salvage("--index", intact.index, "--lost", "--yes", code=2)["stderr"]
     moves = re.findall(r"(?:move it|and (\S+)) to (\S+),", refused)
     assert len(moves) == 2, refused
     for _, target in moves:
         keys.next_of(Path(target)).rename(target)
-    assert wreck.salvage("--index", wreck.index, "--yes")["endorsed"]
-    assert (known_keys(wreck)[0], len(known_keys(wreck))) == (present, 3)
+    assert intact.salvage("--index", intact.index, "--yes")["endorsed"]
+    assert (known_keys(intact)[0], len(known_keys(intact))) == (present, 3)
 
 
 def test_a_second_disaster_after_an_interrupted_salvage(wreck: Wreck, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -680,7 +650,6 @@ def test_a_second_disaster_after_an_interrupted_salvage(wreck: Wreck, bank: Bank
             raise KeyboardInterrupt
         return await append(log, record, signer)
 
-    wreck.cut()
     with monkeypatch.context() as patch:
         patch.setattr(OwnedLog, "append", die)
         wreck.salvage("--index", wreck.index, "--yes", code=2)
@@ -695,7 +664,6 @@ def test_a_second_disaster_after_an_interrupted_salvage(wreck: Wreck, bank: Bank
 
 def test_records_that_contradict_the_sources_come_during_an_attempt(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
     """The outcome is unknown then, since a key that no worker has is in force. Later refusals report that too."""
-    wreck.cut()
     chosen, calls = salvage.SalvageCommand._chosen, 0
 
     def refuse(command: salvage.SalvageCommand, job: salvage.SalvageJob) -> Any:
@@ -714,7 +682,6 @@ def test_records_that_contradict_the_sources_come_during_an_attempt(wreck: Wreck
 
 def test_a_lost_work_folder(wreck: Wreck, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     """The key in force was only in --work, and that folder is lost: an error says so, and its remedy lets workers write again."""
-    wreck.cut()
     die_before_the_key(wreck, monkeypatch)
     shutil.rmtree(wreck.directory.path / "salvage")
     for flags in (["--plan"], ["--yes"]):
@@ -724,15 +691,13 @@ def test_a_lost_work_folder(wreck: Wreck, bank: Bank, monkeypatch: pytest.Monkey
     (wreck.directory.path / "notary-key.pem").rename(wreck.directory.path / "former.pem")
     assert cli.main(["key", "rotate", "--lost", "--config", str(wreck.directory.config)]) == 0
     assert wreck.salvage("--index", wreck.index, "--yes")["done"] is False
-    with wreck.start() as process, CheckedClient(process.url) as client:
+    with wreck.serving() as client:
         wreck.check(client, range(6))
         client.decide(bank, spend())
-        assert process.stop() == 0
 
 
 def test_a_failed_comparison_is_repeated(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log that is read back has other consumed states: each later run compares again, and puts no key in place."""
-    wreck.cut()
     before = key_files(wreck)
     with monkeypatch.context() as patch:
         patch.setattr("notary.cli.salvage.sha256", hashlib.sha512)
@@ -744,21 +709,17 @@ def test_a_failed_comparison_is_repeated(wreck: Wreck, monkeypatch: pytest.Monke
 
 def test_a_damaged_goal_is_named(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file of an interrupted attempt is damaged: the command names it, and without it makes another attempt with another key."""
-    root = wreck.root
-    wreck.cut()
     die_before_the_key(wreck, monkeypatch)
     goal = wreck.directory.path / "salvage" / "goal"
     goal.write_bytes(b"12 xyz\n\xff")
     assert f"{goal} is damaged" in wreck.salvage("--index", wreck.index, "--yes", code=2)["stderr"]
     goal.unlink()
     again = wreck.salvage("--index", wreck.index, "--yes")
-    assert (again["resumed"], again["root"]) == (False, root)
+    assert (again["resumed"], again["root"]) == (False, wreck.root)
 
 
 def test_a_kill_while_a_key_is_written(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill before the key of an attempt has its name leaves no file of that name, and the next run goes on."""
-    root = wreck.root
-    wreck.cut()
 
     link = os.link
 
@@ -771,12 +732,11 @@ def test_a_kill_while_a_key_is_written(wreck: Wreck, monkeypatch: pytest.MonkeyP
         patch.setattr(os, "link", die)
         wreck.salvage("--index", wreck.index, "--yes", code=2)
     assert not (wreck.directory.path / "salvage" / "key-0.pem").exists()
-    assert wreck.salvage("--index", wreck.index, "--yes")["root"] == root
+    assert wreck.salvage("--index", wreck.index, "--yes")["root"] == wreck.root
 
 
 def test_a_key_file_that_is_gone(wreck: Wreck) -> None:
     """An attempt takes the number after the largest, so a missing file of an earlier attempt is no obstacle."""
-    wreck.cut()
     (wreck.directory.path / "salvage").mkdir()
     keys.create(wreck.directory.path / "salvage" / "key-1.pem")
     assert wreck.salvage("--index", wreck.index, "--yes")["done"]
@@ -784,7 +744,6 @@ def test_a_key_file_that_is_gone(wreck: Wreck) -> None:
 
 def test_receipts_are_counted_by_source(wreck: Wreck, tmp_path: Path) -> None:
     """The plan has the number of receipts and requests of each named folder or file."""
-    wreck.cut()
     folder = wreck.receipts([2, 4])
     alone = tmp_path / ".requests.json"
     (folder / "requests.json").rename(alone)
@@ -795,15 +754,13 @@ def test_receipts_are_counted_by_source(wreck: Wreck, tmp_path: Path) -> None:
 
 def test_a_hash_is_final(wreck: Wreck) -> None:
     """A position that an earlier salvage put back as a hash gets no decision later; a worker answers 404 for it."""
-    wreck.cut()
     done = wreck.salvage("--receipts", wreck.receipts([3]), "--yes")
     assert (done["hashes"], done["lost"]) == ([[8, 8]], [[6, 7]])
     refused = wreck.salvage("--receipts", wreck.receipts([2]), "--yes", code=1)
     assert (refused["position"], "which is final" in refused["refused"]) == (8, True)
-    with wreck.start() as process, CheckedClient(process.url) as client:
+    with wreck.serving() as client:
         wreck.check(client, [3])
         assert client.get(f"/v1/transactions/{wreck.decisions[2]['transaction_id']}").status_code == 404
-        assert process.stop() == 0
 
 
 @pytest.mark.parametrize(
@@ -816,59 +773,48 @@ def test_a_hash_is_final(wreck: Wreck) -> None:
 def test_an_index_with_a_wrong_row(wreck: Wreck, place: int, family: str, why: str) -> None:
     """An index is no source if a decision is not the leaf of its tree, or if no record can hold an item of it."""
     id_ = bytes.fromhex(wreck.decisions[place]["transaction_id"])
-    with viewing(wreck.index) as view:
-        name, log = view.notary_name, view.log_identity
-    index = Index.open(wreck.index, notary_name=name, log_identity=log)
-    if family == "states":
-        put_row(index, family, bytes(36), rows.state_row(id_, wreck.decisions[place]["position"]))
-    else:
-        put_row(index, family, id_, bytes(17))
-    index.close()
-    wreck.cut()
+    row = (bytes(36), rows.state_row(id_, wreck.decisions[place]["position"])) if family == "states" else (id_, bytes(17))
+    with opened(wreck.index) as index:
+        put_row(index, family, *row)
     assert why in wreck.salvage("--index", wreck.index, "--plan", code=2)["stderr"]
 
 
-def test_a_plan_names_suspected_sources(wreck: Wreck, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_names_suspected_sources(wreck: Wreck) -> None:
     """No other root or view may show which source is right once the salvage is done: the plan names them."""
-    with viewing(wreck.index) as view:
-        name, log = view.notary_name, view.log_identity
-    index = Index.open(wreck.index, notary_name=name, log_identity=log)
-    put_row(index, "meta", rows.AGREEMENT_KEY, _encode(Agreement(in_disagreement=True)))
-    index.close()
-    wreck.cut()
+    with opened(wreck.index) as index:
+        put_row(index, "meta", rows.AGREEMENT_KEY, _encode(Agreement(in_disagreement=True)))
     write(wreck.directory.path, [register("worker-2", 9)])  # its view is of another history
     suspected = {THE_LOG: "worker-2 saw another history", str(wreck.index): "its root differs from another worker's"}
     assert wreck.salvage("--index", wreck.index, "--plan")["suspected"] == suspected
-    assert cli.main(["salvage", "--plan", "--config", str(wreck.directory.config), "--index", str(wreck.index)]) == 0
-    plan = capsys.readouterr().out
+    plan = wreck.plan("--index", wreck.index)
     assert all(f"suspected      {who}: {why}" in plan for who, why in suspected.items())
 
 
-def test_freed_contents_need_a_snapshot(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_freed_contents_need_a_snapshot(intact: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log cannot be replayed from its start, and the error names the command that makes an index to begin at."""
     offsets = EmbeddedLog.offsets
-    partition = next(each for each, end in wreck.ends.items() if each != ORDERING and end)
+    partition = next(each for each, end in intact.ends.items() if each != ORDERING and end)
 
     async def freed(self: EmbeddedLog) -> Mapping[int, LogOffsets]:
         return {at: LogOffsets(int(at == partition), found.log_end) for at, found in (await offsets(self)).items()}
 
-    directory = wreck.directory
+    directory = intact.directory
     copies = {"NOTARY_SNAPSHOTS_URL": str(directory.path / "copies")}
     config = ["--config", str(directory.config)]
     for name, value in copies.items():
         monkeypatch.setenv(name, value)
-    shutil.copytree(wreck.index, directory.path / "index" / "w1")
+    shutil.copytree(intact.index, directory.path / "index" / "w1")
     assert cli.main(["snapshot", "create", "--name", "w1", *config]) == 0
     with monkeypatch.context() as patch:
         patch.setattr(EmbeddedLog, "offsets", freed)
-        refused = wreck.salvage("--plan", code=2)["stderr"]
+        refused = intact.salvage("--plan", code=2)["stderr"]
         found = re.search(r"Remove (\S+), restore .*`NOTARY_INDEX_DIRECTORY=(\S+) notary (snapshot restore --name index)`", refused)
         assert found is not None, refused
         shutil.rmtree(found[1])
         patch.setenv("NOTARY_INDEX_DIRECTORY", found[2])
         assert cli.main([*found[3].split(), *config]) == 0
         patch.delenv("NOTARY_INDEX_DIRECTORY")
-        assert wreck.salvage("--plan")["kept"] == 12
+        assert intact.salvage("--plan")["kept"] == 12
 
 
 def without_leader(partition: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -889,28 +835,23 @@ def without_leader(partition: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EmbeddedLog, "open_reader", opened)
 
 
-def test_a_partition_without_a_leader_has_lost_nothing(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_without_a_leader_has_lost_nothing(intact: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log is complete. No plan may seal an entry while a broker is away."""
-    partition = next(each for each, end in wreck.ends.items() if each != ORDERING and end)
+    partition = next(each for each, end in intact.ends.items() if each != ORDERING and end)
     without_leader(partition, monkeypatch)
-    plan = wreck.salvage("--plan", code=2)
+    plan = intact.salvage("--plan", code=2)
     assert "has no leader" in plan["stderr"]
 
 
-def test_a_plan_names_the_decisions_behind_a_seal(wreck: Wreck, capsys: pytest.CaptureFixture[str]) -> None:
-    """The payload topic lost its end. No source has the six decisions that were answered behind it."""
-    wreck.cut([partition for partition in wreck.ends if partition != ORDERING])
-    assert cli.main(["salvage", "--plan", "--config", str(wreck.directory.config)]) == 0
-    plan = capsys.readouterr().out
-    assert re.search(r"positions 6 to (at most )?11", plan), plan
+@pytest.mark.parametrize(("partitions", "named"), [((0, 1, 2, 3), r"positions 6 to (at most )?11"), ((0,), r"batch \(2, 2\)")])
+def test_a_plan_names_what_is_given_up_behind_a_seal(intact: Wreck, partitions: Sequence[int], named: str) -> None:
+    """The payload topic lost its end: no source has the six decisions that were answered behind it.
 
-
-def test_entries_behind_a_seal_are_named(wreck: Wreck, capsys: pytest.CaptureFixture[str]) -> None:
-    """One partition lost its end. The entries behind the sealed one are given up too, although the log has their contents."""
-    wreck.cut([0])
-    assert cli.main(["salvage", "--plan", "--config", str(wreck.directory.config)]) == 0
-    plan = capsys.readouterr().out
-    assert "batch (2, 2)" in plan, plan
+    If one partition did, the entries behind the sealed one are given up too, although the log has their contents.
+    """
+    intact.cut(partitions)
+    plan = intact.plan()
+    assert re.search(named, plan), plan
 
 
 @pytest.mark.seconds
@@ -918,10 +859,9 @@ def test_a_new_log_that_lost_a_content_is_salvaged(tmp_path: Path, bank: Bank, c
     """`notary init` has activated format version 2. Behind the lost content no record of the owner could do that any more."""
     directory = NotaryDirectory.create(tmp_path / "notary")
     directory.register(bank)
-    with NotaryProcess.start(directory.config) as process, CheckedClient(process.url) as client:
+    with serving(directory.config) as client:
         for _ in range(3):
             client.decide(bank, spend())
-        assert process.stop() == 0
     store, _ = open_store(directory.path / "log")
     ends = {partition: next(at for at in range(100) if store.get(KEY.pack(partition + 1, at)) is None) for partition in range(4)}
     last = max([partition for partition, end in ends.items() if end])

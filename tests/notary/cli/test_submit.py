@@ -14,14 +14,12 @@ import pytest
 
 from notary.cli import main
 from payload import decode_submission
-from tests.notary.client.scripted import NAME, PARTY, PEM, VERIFIER_KEY, Notary, Worker, nobody, receipt_of, request, staged
+from tests.notary.client.scripted import NAME, PARTY, VERIFIER_KEY, Notary, Worker, key_file, nobody, receipt_of, request, staged
 
 
 @pytest.fixture
 def key(tmp_path: Path) -> str:
-    (tmp_path / "key.pem").write_bytes(PEM)
-    (tmp_path / "key.pem").chmod(0o600)
-    return str(tmp_path / "key.pem")
+    return key_file(tmp_path)
 
 
 @pytest.fixture
@@ -262,10 +260,7 @@ def test_a_silent_pipe_does_not_keep_the_command_from_ending(how: str, key: str)
 def test_a_reader_that_leaves_ends_the_command(key: str, tmp_path: Path) -> None:
     """If the reader of the output leaves, as `head` does, the command ends without a traceback."""
     file = write(tmp_path, [request(number) for number in range(200)])
-    with (
-        staged(Worker(Notary(), [])) as urls,
-        process(*command(file, key, urls, "--batch", "1"), stderr=subprocess.PIPE) as running,
-    ):
+    with staged(Worker(Notary(), [])) as urls, process(*command(file, key, urls, "--batch", "1"), stderr=subprocess.PIPE) as running:
         assert running.stdout is not None
         assert running.stderr is not None
         running.stdout.readline()

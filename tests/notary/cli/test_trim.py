@@ -9,7 +9,7 @@ import pytest
 from joiner import JoinerState, Mark
 from notary import cli
 from notary.access import alone_in
-from notary.cli.archived import ArchivedLog
+from notary.archive.archived import ArchivedLog
 from notary.cli.trim import INDEX, Snapshot, VerifiedRanges, VerifiedReport, _lacks, _where, to_free
 from notary.snapshots.manifest import Manifest, SnapshotHistory
 from ordering.errors import NotReady

@@ -169,14 +169,6 @@ def test_what_it_cannot_do(folder: Folder, words: list[str]) -> None:
     assert "Traceback" not in folder.err
 
 
-def test_a_missing_receipt_or_key_is_a_usage_error() -> None:
-    """Without a receipt or a key the command exits with 2."""
-    for words in (["verify"], ["verify", "receipt"], ["verify", "--verifier-key", KEY]):
-        with pytest.raises(SystemExit) as ended:
-            main(words)
-        assert ended.value.code == 2
-
-
 # Many decisions
 
 

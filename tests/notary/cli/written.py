@@ -1,10 +1,11 @@
 """Logs for tests of commands: records appended to a directory's embedded log as a worker appends them, and forged records."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from notary import keys
 from ordering.clock import clock_ms
@@ -14,6 +15,7 @@ from ordering.log import ORDERING, Log
 from ordering.records import Checkpoint, Entry, OrderingRecord, Register, View, batch_key
 from ordering.signatures import SigningKey, sign_fill, sign_record
 
+Written: TypeAlias = OrderingRecord | bytes | tuple[int, bytes, bytes]
 NOWHERE = View(1, bytes(32))
 """A view that no worker wrote: a view never decides whether a record takes effect."""
 
@@ -35,18 +37,24 @@ def checkpoint(incarnation: int) -> Checkpoint:
     return Checkpoint(incarnation, NOWHERE, 0, sha256(b"").digest())
 
 
-def write(
-    directory: Path,
-    records: Sequence[OrderingRecord | bytes | tuple[int, bytes, bytes]],
-    key_file: str = "notary-key.pem",
-    *,
-    ahead_ms: int = 0,
-) -> None:
-    """Append records, signed with a key of the directory; bytes as they are; (partition, key, value) to the payload topic.
+@asynccontextmanager
+async def embedded_log(directory: Path, ahead_ms: int = 0) -> AsyncIterator[EmbeddedLog]:
+    """Open a directory's log for the length of a block. `ahead_ms`: how far its clock is ahead of this machine's."""
+    log = EmbeddedLog.open(directory / "log", lambda: clock_ms() + ahead_ms)
+    try:
+        yield log
+    finally:
+        await log.close()
 
-    `ahead_ms`: how far the clock of the log is ahead of this machine's meanwhile.
-    """
-    asyncio.run(_write(directory, records, signing_key(directory / key_file), ahead_ms))
+
+def write(directory: Path, records: Sequence[Written], key_file: str = "notary-key.pem", *, ahead_ms: int = 0) -> None:
+    """Append records, signed with a key of the directory; bytes as they are; (partition, key, value) to the payload topic."""
+
+    async def run() -> None:
+        async with embedded_log(directory, ahead_ms) as log:
+            await append(log, records, signing_key(directory / key_file))
+
+    asyncio.run(run())
 
 
 def fill(directory: Path, of: Entry, key_file: str = "notary-key.pem") -> tuple[int, bytes, bytes]:
@@ -56,28 +64,21 @@ def fill(directory: Path, of: Entry, key_file: str = "notary-key.pem") -> tuple[
 
 
 def log_id(directory: Path) -> bytes:
-    return asyncio.run(_log_id(directory))
+    async def read() -> bytes:
+        async with embedded_log(directory) as log:
+            return (await read_genesis(log))[1]
 
-
-async def _log_id(directory: Path) -> bytes:
-    log = EmbeddedLog.open(directory / "log")
-    try:
-        return (await read_genesis(log))[1]
-    finally:
-        await log.close()
+    return asyncio.run(read())
 
 
 def log_ends(directory: Path) -> dict[int, int]:
     """Returns the end of each topic-partition."""
-    return asyncio.run(_log_ends(directory))
 
+    async def read() -> dict[int, int]:
+        async with embedded_log(directory) as log:
+            return {partition: offsets.log_end for partition, offsets in (await log.offsets()).items()}
 
-async def _log_ends(directory: Path) -> dict[int, int]:
-    log = EmbeddedLog.open(directory / "log")
-    try:
-        return {partition: offsets.log_end for partition, offsets in (await log.offsets()).items()}
-    finally:
-        await log.close()
+    return asyncio.run(read())
 
 
 def die(*_: object) -> NoReturn:
@@ -85,17 +86,7 @@ def die(*_: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-async def _write(
-    directory: Path, records: Sequence[OrderingRecord | bytes | tuple[int, bytes, bytes]], key: SigningKey, ahead_ms: int
-) -> None:
-    log = EmbeddedLog.open(directory / "log", lambda: clock_ms() + ahead_ms)
-    try:
-        await append(log, records, key)
-    finally:
-        await log.close()
-
-
-async def append(log: Log, records: Sequence[OrderingRecord | bytes | tuple[int, bytes, bytes]], key: SigningKey) -> None:
+async def append(log: Log, records: Sequence[Written], key: SigningKey) -> None:
     """Append records to an open log, as `write` does."""
     _, id_ = await read_genesis(log)
     writer = await log.open_writer()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -35,10 +36,32 @@ VERIFIER_KEY = str(VERIFIER)
 PEM = KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
+def key_file(folder: Path) -> str:
+    """Writes the party's key. Returns the path of its file."""
+    file = folder / "key.pem"
+    file.touch(0o600)
+    file.write_bytes(PEM)
+    return str(file)
+
+
 def request(number: int, state: int | None = None) -> dict[str, Any]:
     """Returns a request of its own for each number; it consumes the state of that number, unless another one is given."""
     consumed = sha256(b"state %d" % (number if state is None else state)).hexdigest()
     return {"inputs": [f"{consumed}:0"], "content_hash": sha256(b"content %d" % number).hexdigest()}
+
+
+LIES: dict[str, dict[str, Any]] = {
+    "other ids": {"transaction_id": "ab" * 32},
+    "position text": {"position": "0"},
+    "unknown reason": {"outcome": "rejected", "reason": "mood"},
+    "committed with reason": {"reason": "outside-time-window"},
+    "foreign conflict": {
+        "outcome": "rejected",
+        "reason": "input-conflict",
+        "conflicts": [{"state": f"{'cd' * 32}:1", "kind": "input", "consumed_by": "ef" * 32}],
+    },
+}
+"""The members of a decision that a worker's step changes."""
 
 
 class Notary:
@@ -177,18 +200,8 @@ class Worker:
             return reply(200, b"<html>welcome to the proxy</html>")
         if step == "too few":
             return reply(200, {"decisions": decided()[:-1]})
-        if step == "other ids":
-            return reply(200, {"decisions": [{**each, "transaction_id": "ab" * 32} for each in decided()]})
-        if step == "position text":
-            return reply(200, {"decisions": [{**each, "position": str(each["position"])} for each in decided()]})
-        if step == "unknown reason":
-            return reply(200, {"decisions": [{**each, "outcome": "rejected", "reason": "mood"} for each in decided()]})
-        if step == "committed with reason":
-            return reply(200, {"decisions": [{**each, "reason": "outside-time-window"} for each in decided()]})
-        if step == "foreign conflict":
-            conflict = {"state": f"{'cd' * 32}:1", "kind": "input", "consumed_by": "ef" * 32}
-            lie = {"outcome": "rejected", "reason": "input-conflict", "conflicts": [conflict]}
-            return reply(200, {"decisions": [{**each, **lie} for each in decided()]})
+        if step in LIES:
+            return reply(200, {"decisions": [{**each, **LIES[step]} for each in decided()]})
         if step == "contradict":
             return reply(200, {"decisions": [_with_receipt({**each, "position": each["position"] + 1000}) for each in decided()]})
         if step == "unproven":

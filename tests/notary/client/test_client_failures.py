@@ -30,10 +30,7 @@ def test_failures_that_end_end_in_the_decisions(scripts: list[list[str]], count:
     """If the failures end before the deadline, the client returns the notary's decisions, each once."""
     notary = Notary()
     workers = [Worker(notary, script) for script in scripts]
-    with (
-        staged(*workers) as urls,
-        client_of(urls) as client,
-    ):
+    with staged(*workers) as urls, client_of(urls) as client:
         answers = client.submit([request(number) for number in range(count)], deadline_s=100)
     assert [(answer.transaction_id, answer.position) for answer in answers] == [
         (transaction_id, decision["position"]) for transaction_id, decision in notary.decisions.items()
@@ -47,10 +44,7 @@ def test_failures_that_do_not_end_end_in_the_truth_or_unknown(scripts: list[list
     """If the failures do not end, the call ends with the decisions, or with OutcomeUnknown and only true answers in it."""
     notary = Notary()
     workers = [Worker(notary, script, then) for script in scripts]
-    with (
-        staged(*workers) as urls,
-        client_of(urls) as client,
-    ):
+    with staged(*workers) as urls, client_of(urls) as client:
         try:
             answers = tuple(client.submit([request(number) for number in range(count)], deadline_s=0.5))
         except Unanswered as problem:

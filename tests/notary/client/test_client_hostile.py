@@ -28,11 +28,11 @@ from tests.notary.client.scripted import (
     NAME,
     ORIGIN,
     PARTY,
-    PEM,
     VERIFIER,
     VERIFIER_KEY,
     Notary,
     Worker,
+    key_file,
     nobody,
     receipt_of,
     reply,
@@ -223,11 +223,9 @@ async def test_a_description_that_is_rejected_pins_no_key(tmp_path: Path) -> Non
 
 def submitted(folder: Path, worker: Worker) -> int:
     """Run `notary submit` with one request; returns its exit code."""
-    (folder / "key").touch(0o600)
-    (folder / "key").write_bytes(PEM)
     (folder / "requests").write_text(json.dumps(request(0)) + "\n")
     with staged(worker) as urls:
-        trusted = ["--key", str(folder / "key"), "--party", PARTY, "--url", urls[0], "--verifier-key", VERIFIER_KEY]
+        trusted = ["--key", key_file(folder), "--party", PARTY, "--url", urls[0], "--verifier-key", VERIFIER_KEY]
         return main(["submit", str(folder / "requests"), *trusted])
 
 

@@ -4,7 +4,9 @@ import contextlib
 import json
 import re
 import socket
+from collections.abc import Iterator
 from functools import cached_property
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from notary.verify import verify_receipt
 from tests.notary.party import Bank, RequestObject
+from tests.notary.process import NotaryProcess
 
 WITH_ACCEPTORS = pytest.mark.parametrize("acceptors", [2], ids=["acceptors"], indirect=True, scope="session")
 """For malformed calls: an acceptor process has the code of a worker alone. `test_parsing_hostile.py` has random bytes with and without."""
@@ -79,6 +82,14 @@ class CheckedClient:
     def metric(self, name: str) -> float:
         """Returns the value of a metric without labels."""
         return self.metrics()[name, ()]
+
+
+@contextlib.contextmanager
+def serving(config: Path, name: str = "worker-1") -> Iterator[CheckedClient]:
+    """Run a worker for the length of a block. Yields its client; fails if it does not end well."""
+    with NotaryProcess.start(config, name) as process, CheckedClient(process.url) as client:
+        yield client
+        assert process.stop() == 0
 
 
 def check_answer(document: dict[str, Any], method: str, path: str, answer: httpx.Response) -> None:

@@ -377,7 +377,6 @@ def test_files_that_are_wrong_at_the_start(own_directory: NotaryDirectory, name:
     authority.put(own_directory.path / "client-ca.pem")
     authority.server().put(own_directory.path, "server")
     harm(own_directory.path / name)
-    code, returned = serve_fails(own_directory.config, **tls_settings(), HTTP_TLS_CLIENT_CA_FILE="client-ca.pem")
-    assert (code, "Traceback" in returned) == (2, False), returned
+    returned = serve_fails(own_directory.config, **tls_settings(), HTTP_TLS_CLIENT_CA_FILE="client-ca.pem")
     assert why in returned
     assert str(own_directory.path / name) in returned

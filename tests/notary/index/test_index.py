@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -30,7 +30,7 @@ from ordering.ids import StateRef, TransactionId
 from ordering.log import ORDERING
 from ordering.pieces import completed
 from payload import OPEN_FROM_MS, OPEN_UNTIL_MS, Request
-from tests.notary.rows import put_row
+from tests.notary.rows import put_closed_row, put_row
 
 SMALL = IndexSettings(cache_bytes=1 << 20, write_buffer_bytes=64 << 10)
 
@@ -192,8 +192,7 @@ def test_everything_is_there_after_reopening(directory: Path) -> None:
     index = _open(directory)
     answers = index.apply(_step(0))
     index.close()
-    again = _open(directory)
-    try:
+    with closing(_open(directory)) as again:
         assert again.position_next == 3
         assert [again.decision(decision.transaction_id) for decision in answers[0]] == answers[0]
         state = again.joiner_state()
@@ -203,8 +202,6 @@ def test_everything_is_there_after_reopening(directory: Path) -> None:
         assert state.marks == {ORDERING: Mark(0, _hash(1)), 0: Mark(0, _hash(1))}
         assert (state.agreed, state.suspicions) == (0, {"w9": 0})
         assert Joiner(state).history.view.history == _hash(1)
-    finally:
-        again.close()
 
 
 def test_a_step_without_batches_persists_its_offsets(index: Index) -> None:
@@ -215,53 +212,41 @@ def test_a_step_without_batches_persists_its_offsets(index: Index) -> None:
     assert index.joiner_state().offsets_next == {ORDERING: 9, 0: 7, 1: 4}
 
 
-def test_large_incarnations_and_names(directory: Path) -> None:
+def test_large_incarnations_and_names(index: Index) -> None:
     """Incarnations beyond one byte keep their order, and names may hold any text."""
-    index = _open(directory)
     incarnations = [
         IncarnationState(n, f"Wörker {n} " + "x" * 200, bytes([n % 256]) * 16, 2**64 - 1, n % 2 == 0, -1) for n in range(1, 301)
     ]
     index.apply(Ready({ORDERING: 1, 0: 0, 1: 0}, 0, True, [], incarnations))
-    index.close()
-    again = _open(directory)
-    assert again.joiner_state().incarnations == tuple(incarnations)
-    again.close()
+    assert index.joiner_state().incarnations == tuple(incarnations)
 
 
-def test_a_record_without_content_is_read_back(directory: Path) -> None:
+def test_a_record_without_content_is_read_back(index: Index) -> None:
     """A record without content, such as a register record, is read back unchanged."""
-    index = _open(directory)
     effects = [Effect(1, _hash(1), 0, -5, _hash(1)), _effect(2), Effect(3, _hash(3), 2**63, 2**62, _hash(3))]
     index.apply(Ready({ORDERING: 3}, 0, True, effects=effects))
-    index.close()
-    again = _open(directory)
-    assert list(again.joiner_state().effects) == effects
+    assert list(index.joiner_state().effects) == effects
     assert effects[0].partition == NO_CONTENT
-    again.close()
 
 
 @pytest.mark.seconds
-def test_only_the_last_effects_are_kept(directory: Path) -> None:
+def test_only_the_last_effects_are_kept(index: Index) -> None:
     """The effects' rows overwrite each other, so that exactly the last `HISTORY_KEPT` are there, in order."""
-    index = _open(directory)
     for first in (1, HISTORY_KEPT // 2 + 1, HISTORY_KEPT + 1):
         effects = [Effect(seen, _hash(seen), seen, 0, bytes(32)) for seen in range(first, first + HISTORY_KEPT // 2)]
         index.apply(Ready({ORDERING: first}, 0, True, effects=effects))
     found = index.joiner_state().effects
-    index.close()
     assert len(found) == HISTORY_KEPT
     assert (found[0].seen, found[-1].seen) == (HISTORY_KEPT // 2 + 1, 3 * HISTORY_KEPT // 2)
 
 
-def test_effects_with_a_gap(directory: Path) -> None:
+def test_effects_with_a_gap(index: Index) -> None:
     """An index without the row of one effect raises an error when the joiner resumes: a comparison with the log would miss that record."""
-    index = _open(directory)
     for step in range(3):
         index.apply(_step(step))
     put_row(index, META, rows.effect_key(2), rows.effect_row(_effect(HISTORY_KEPT + 2)))
     with pytest.raises(Fatal, match="have a gap"):
         index.joiner_state()
-    index.close()
 
 
 def test_new_decisions_are_counted_once(index: Index) -> None:
@@ -293,11 +278,7 @@ def test_an_index_of_another_notary_is_rejected(directory: Path, change: dict[st
 def test_an_index_of_a_newer_format_is_rejected(directory: Path) -> None:
     """An index of a newer format is rejected."""
     _open(directory).close()
-    store = RocksStore.open(directory, SMALL)
-    batch = store.new_batch()
-    batch.put(rows.FORMAT_KEY, rows.U32.pack(INDEX_FORMAT_VERSION + 1), store.handle(META))
-    store.write(batch)
-    store.close()
+    put_closed_row(directory, META, rows.FORMAT_KEY, rows.U32.pack(INDEX_FORMAT_VERSION + 1))
     with pytest.raises(ConfigurationError, match=f"format version {INDEX_FORMAT_VERSION + 1}"):
         _open(directory)
 
@@ -333,8 +314,7 @@ def test_locked_by_another_process(directory: Path) -> None:
 
 def test_settings_are_read_back(directory: Path) -> None:
     """A store with any other option than the wanted one is rejected."""
-    store = open_store(directory, SMALL)
-    try:
+    with closing(open_store(directory, SMALL)) as store:
         check_settings(store, directory, SMALL)
         for other, named in [
             (IndexSettings(cache_bytes=1 << 21, write_buffer_bytes=64 << 10), "cache"),
@@ -356,8 +336,6 @@ def test_settings_are_read_back(directory: Path) -> None:
             options.write_text(written.replace(there, other_text))
             with pytest.raises(Fatal, match=named):
                 check_settings(store, directory, SMALL)
-    finally:
-        store.close()
 
 
 def test_other_memtables_and_filters(directory: Path) -> None:
@@ -411,18 +389,6 @@ def into_tables(index: Index, families: Sequence[str]) -> None:
         rocks(index)._store.get_column_family(name).flush()
 
 
-@pytest.fixture(scope="module")
-def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index of 40 steps, with all rows in table files."""
-    directory = tmp_path_factory.mktemp("complete") / "index"
-    index = _open(directory)
-    for step in range(STEPS):
-        index.apply(_step(step))
-    into_tables(index, FAMILIES)
-    index.close()
-    return directory
-
-
 def _open_or_fatal(directory: Path) -> tuple[Index | None, str]:
     try:
         return _open(directory), ""
@@ -452,54 +418,37 @@ def _flip(data: bytes) -> bytes:
     return bytes([byte ^ 0xFF if at % 97 == 20 else byte for at, byte in enumerate(data)])
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        _each("CURRENT", lambda _: b"nonsense\n"),
-        _each("CURRENT", lambda _: b""),
-        _remove("CURRENT"),
-        _each("MANIFEST-*", _flip),
-        _each("MANIFEST-*", lambda data: data[: len(data) // 2]),
-        _each("MANIFEST-*", lambda _: b""),
-        _remove("MANIFEST-*"),
-        _each("*.sst", _flip),
-        _each("*.sst", lambda data: data[: len(data) // 2]),
-        _each("*.sst", lambda _: b""),
-        _remove("*.sst"),
-        _each("*.sst", lambda data: data[:30] + bytes([data[30] ^ 1]) + data[31:]),
-    ],
-    ids=[
-        "current-garbage",
-        "current-empty",
-        "current-gone",
-        "manifest-flipped",
-        "manifest-torn",
-        "manifest-empty",
-        "manifest-gone",
-        "tables-flipped",
-        "tables-torn",
-        "tables-empty",
-        "tables-gone",
-        "tables-one-bit",
-    ],
-)
-def test_a_damaged_index_never_loses_a_part(complete: Path, directory: Path, damage: Callable[[Path], None]) -> None:
+DAMAGE: dict[str, Callable[[Path], None]] = {
+    "current-garbage": _each("CURRENT", lambda _: b"nonsense\n"),
+    "current-empty": _each("CURRENT", lambda _: b""),
+    "current-gone": _remove("CURRENT"),
+    "manifest-flipped": _each("MANIFEST-*", _flip),
+    "manifest-torn": _each("MANIFEST-*", lambda data: data[: len(data) // 2]),
+    "manifest-empty": _each("MANIFEST-*", lambda _: b""),
+    "manifest-gone": _remove("MANIFEST-*"),
+    "tables-flipped": _each("*.sst", _flip),
+    "tables-torn": _each("*.sst", lambda data: data[: len(data) // 2]),
+    "tables-empty": _each("*.sst", lambda _: b""),
+    "tables-gone": _remove("*.sst"),
+    "tables-one-bit": _each("*.sst", lambda data: data[:30] + bytes([data[30] ^ 1]) + data[31:]),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_index_never_loses_a_part(copied: Path, damage: Callable[[Path], None]) -> None:
     """A damaged index raises `Fatal` with a remedy, at opening or at a query, or starts empty. It never loses only a part."""
-    shutil.copytree(complete, directory)
-    damage(directory)
-    index, said = _open_or_fatal(directory)
+    damage(copied)
+    index, said = _open_or_fatal(copied)
     if index is None:
-        assert str(directory) in said
+        assert str(copied) in said
         assert "replay the log" in said
         return
-    try:
+    with closing(index):
         if index.position_next == 0:
             assert index.joiner_state().offsets_next == {ORDERING: 0}
             return
         with pytest.raises(Fatal, match="cannot be read"):
             index.apply(_step(0))
-    finally:
-        index.close()
 
 
 def damage_block(directory: Path, name: str) -> None:
@@ -516,12 +465,10 @@ def damage_block(directory: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["states", "decisions"])
-def test_a_damaged_block_is_fatal(complete: Path, directory: Path, name: str) -> None:
+def test_a_damaged_block_is_fatal(copied: Path, name: str) -> None:
     """A block with a wrong checksum raises `Fatal` in a step and in a query, and nothing is decided without its rows."""
-    shutil.copytree(complete, directory)
-    damage_block(directory, name)
-    index = _open(directory)
-    try:
+    damage_block(copied, name)
+    with closing(_open(copied)) as index:
         answered = 0
         for step in range(STEPS):
             for number in range(3):
@@ -536,8 +483,6 @@ def test_a_damaged_block_is_fatal(complete: Path, directory: Path, name: str) ->
         with pytest.raises(Fatal, match="checksum"):
             index.apply(everything)
         assert index.position_next == STEPS * 3
-    finally:
-        index.close()
 
 
 def test_a_scan_raises_at_a_damaged_block(directory: Path) -> None:
@@ -561,25 +506,16 @@ def test_a_scan_raises_at_a_damaged_block(directory: Path) -> None:
     if reopened is None:
         assert "checksum" in said
         return
-    try:
-        with pytest.raises(Fatal, match=r"cannot be read: .*checksum"):
-            reopened.joiner_state()
-    finally:
-        reopened.close()
+    with closing(reopened), pytest.raises(Fatal, match=r"cannot be read: .*checksum"):
+        reopened.joiner_state()
 
 
-def test_rows_that_do_not_reach_the_progress(complete: Path, directory: Path) -> None:
+@pytest.mark.parametrize("position_next", [STEPS * 3 + 1, STEPS * 3 - 1])
+def test_rows_that_do_not_reach_the_progress(copied: Path, position_next: int) -> None:
     """Opening finds a progress row beyond the last rows, as after restoring single files."""
-    for position_next in (STEPS * 3 + 1, STEPS * 3 - 1):
-        shutil.rmtree(directory, ignore_errors=True)
-        shutil.copytree(complete, directory)
-        store = RocksStore.open(directory, SMALL)
-        batch = store.new_batch()
-        batch.put(rows.PROGRESS_KEY, rows.PROGRESS.pack(position_next, 1), store.handle(META))
-        store.write(batch)
-        store.close()
-        with pytest.raises(Fatal, match="do not end at position"):
-            _open(directory)
+    put_closed_row(copied, META, rows.PROGRESS_KEY, rows.PROGRESS.pack(position_next, 1))
+    with pytest.raises(Fatal, match="do not end at position"):
+        _open(copied)
 
 
 def test_rows_that_are_none(directory: Path) -> None:
@@ -588,11 +524,7 @@ def test_rows_that_are_none(directory: Path) -> None:
     for key in (*keys, rows.offset_key(0), rows.incarnation_key(1), rows.mark_key(0), rows.effect_key(1)):
         shutil.rmtree(directory, ignore_errors=True)
         _open(directory).close()
-        store = RocksStore.open(directory, SMALL)
-        batch = store.new_batch()
-        batch.put(key, b"xyz", store.handle(META))
-        store.write(batch)
-        store.close()
+        put_closed_row(directory, META, key, b"xyz")
         opened: list[Index] = []
         with pytest.raises(Fatal, match="replay the log"):  # noqa: PT012 - either statement may raise
             opened.append(_open(directory))
@@ -675,14 +607,11 @@ def test_a_kill_leaves_complete_steps(directory: Path) -> None:
                     break
             # Steps that it reported between the signal and its end had returned too.
             returned = max([returned, *map(int, child.stdout.read().splitlines()[:-1])])
-        index = _open(directory)
-        try:
+        with closing(_open(directory)) as index:
             step = _steps_of(index)
             assert step >= returned
             index.apply(_step(step))
             step += 1
-        finally:
-            index.close()
 
 
 def _apply_for_ever(directory: Path, step: int) -> None:

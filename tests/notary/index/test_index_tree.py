@@ -1,6 +1,5 @@
 """The tree in the index: rows and tiles are compared with it, and a row or tile that differs is never returned."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -21,6 +20,7 @@ from ordering.errors import CorruptRecord, Fatal, FatalCode, Quarantined
 from ordering.log import ORDERING
 from ordering.pieces import completed
 from payload import Request
+from tests.notary.rows import put_closed_row
 
 SMALL = IndexSettings(cache_bytes=8 << 20, write_buffer_bytes=8 << 20)
 SIZE = 66_000
@@ -51,19 +51,6 @@ def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
         index.apply(step(first, 2_000))
     index.close()
     return directory
-
-
-@pytest.fixture
-def copied(complete: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(complete, tmp_path / "index"))
-
-
-def alter(directory: Path, which: str, key: bytes, row: bytes) -> None:
-    store = RocksStore.open(directory, SMALL)
-    batch = store.new_batch()
-    batch.put(key, row, store.handle(which))
-    store.write(batch)
-    store.close()
 
 
 def flipped(row: bytes, at: int) -> bytes:
@@ -110,7 +97,7 @@ def test_a_row_of_another_length_has_no_leaf(row: bytes) -> None:
 @pytest.mark.seconds
 def test_leaves_and_roots_of_any_part(index: Index) -> None:
     """Leaves come from rows and roots of older sizes from tiles; both match a tree of the leaves."""
-    assert [leaf_hash(one) for one in index.leaves_at(300, 40)] == [
+    assert [leaf_hash(one) for one in completed(index.leaves_in_pieces(300, 40))] == [
         index.tile(0, 1, 256)[at * 32 : (at + 1) * 32] for at in range(300 - 256, 340 - 256)
     ]
     for size in (0, 1, 255, 256, 257, 65_536, 65_537, SIZE):
@@ -122,7 +109,7 @@ def test_leaves_and_roots_of_any_part(index: Index) -> None:
 def test_a_tile_that_was_changed_is_not_returned(copied: Path, level: int, number: int, at: int) -> None:
     """A flipped bit in a full tile contradicts the tile above: the tile is not returned, and the index never opens again."""
     key = index_rows.tile_key(level, number)
-    alter(copied, TILES, key, flipped(row_of(copied, TILES, key), at))
+    put_closed_row(copied, TILES, key, flipped(row_of(copied, TILES, key), at))
     index = opened(copied)
     with pytest.raises(Quarantined, match="one of them was changed"):
         index.tile(level, number, 5)
@@ -134,7 +121,7 @@ def test_a_tile_that_was_changed_is_not_returned(copied: Path, level: int, numbe
 def test_a_tile_that_was_cut_is_not_returned(copied: Path) -> None:
     """A tile that should be full and is cut off is not returned."""
     key = index_rows.tile_key(0, 3)
-    alter(copied, TILES, key, row_of(copied, TILES, key)[:320])
+    put_closed_row(copied, TILES, key, row_of(copied, TILES, key)[:320])
     index = opened(copied)
     with pytest.raises(Quarantined, match="should be full"):
         index.tile(0, 3, 256)
@@ -147,10 +134,10 @@ def test_a_row_that_was_changed_is_found_by_the_audit(copied: Path, which: str) 
     id_ = request(777).transaction_id
     row = row_of(copied, DECISIONS, id_)
     if which == "id":
-        alter(copied, POSITIONS, index_rows.U64.pack(777), request(778).transaction_id)
+        put_closed_row(copied, POSITIONS, index_rows.U64.pack(777), request(778).transaction_id)
     else:
         changed = {"outcome": flipped(row, 16), "time": flipped(row, 15), "position": flipped(row, 7), "length": row + b"x"}[which]
-        alter(copied, DECISIONS, id_, changed)
+        put_closed_row(copied, DECISIONS, id_, changed)
     index = opened(copied)
     completed(index.audit(0))
     with pytest.raises(Quarantined):
@@ -174,7 +161,7 @@ def test_after_a_failed_write_nothing_is_returned_and_no_index_is_quarantined(co
             index.apply(step(SIZE, 10))
     assert index.broken
     for ask in (
-        lambda: index.leaves_at(SIZE - 10, 20),
+        lambda: completed(index.leaves_in_pieces(SIZE - 10, 20)),
         lambda: index.decision(request(1).transaction_id),
         lambda: index.tile(0, 1, 1),
         lambda: completed(index.audit(SIZE // 256)),

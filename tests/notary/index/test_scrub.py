@@ -21,52 +21,41 @@ from notary.index.view import SETTINGS
 from notary.self_check import SelfCheck, SelfCheckSettings, output_of
 from ordering.errors import Fatal
 from ordering.ids import STATE_REF_BYTES
-from tests.notary.index.test_index import _open, _step, damage_block, into_tables
+from tests.notary.index.test_index import _open, damage_block
 from tests.notary.party import Bank, spend
 from tests.notary.process import ROOT, NotaryDirectory, NotaryProcess, serve_fails
 
 JSON = {"content-type": "application/json"}
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    """An index with its rows in table files."""
-    index = _open(tmp_path / "index")
-    for step in range(40):
-        index.apply(_step(step))
-    into_tables(index, FAMILIES)
-    index.close()
-    return tmp_path / "index"
-
-
-def test_every_row_is_read(directory: Path) -> None:
+def test_every_row_is_read(copied: Path) -> None:
     """A sound index is read to its last row, in several parts, while another process has it open."""
-    index = _open(directory)
-    with viewing(directory) as view:
+    index = _open(copied)
+    with viewing(copied) as view:
         rows = sum(len(list(view.rows_of(family))) for family in FAMILIES)
     rests: list[float] = []
-    assert scrub(directory, rests.append, lambda: 0.0) == rows
+    assert scrub(copied, rests.append, lambda: 0.0) == rows
     assert rests == []
     index.close()
 
 
 @pytest.mark.parametrize("family", ["states", "decisions"])
-def test_scrub_finds_a_flipped_bit(directory: Path, family: str) -> None:
+def test_scrub_finds_a_flipped_bit(copied: Path, family: str) -> None:
     """One flipped bit in a table file is found without a query for the row."""
-    damage_block(directory, family)
+    damage_block(copied, family)
     with pytest.raises(Fatal, match=r"cannot be read: .*checksum"):
-        scrub(directory, lambda seconds: None, lambda: 0.0)
+        scrub(copied, lambda seconds: None, lambda: 0.0)
 
 
 def test_the_exit_code_separates_corrupt_from_unreadable(
-    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    copied: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The exit code distinguishes a corrupt index from one that cannot be read."""
     monkeypatch.setattr("os.nice", lambda increment: 0)
-    assert main(directory) == EXIT_SOUND
-    assert main(directory.parent / "none") == EXIT_COULD_NOT
-    damage_block(directory, "states")
-    assert main(directory) == EXIT_ROTTEN
+    assert main(copied) == EXIT_SOUND
+    assert main(copied.parent / "none") == EXIT_COULD_NOT
+    damage_block(copied, "states")
+    assert main(copied) == EXIT_ROTTEN
     assert "checksum" in capsys.readouterr().out
 
 
@@ -98,9 +87,7 @@ def test_a_worker_quarantines_its_rotten_index(tmp_path: Path) -> None:
         assert "checksum" in text
         worker.signal(signal.SIGTERM)
         assert worker.wait() == 2
-    code, messages = serve_fails(notary.config)
-    assert code == 2
-    assert "is quarantined" in messages
+    assert "is quarantined" in serve_fails(notary.config)
 
 
 @pytest.mark.seconds
@@ -115,11 +102,11 @@ def test_a_worker_quarantines_its_rotten_index(tmp_path: Path) -> None:
     ids=["the index changed each time", "no space", "no open files", "a bug"],
 )
 async def test_a_scrub_that_could_not_be_done_quarantines_nothing(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, limit: str, code: int
+    copied: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, limit: str, code: int
 ) -> None:
     """It has found no corrupt row. The worker warns, and tries again later."""
     main = f"import resource, sys; from pathlib import Path; import notary.index.view as v; from notary.index.scrub import main; {limit}"
-    command = (sys.executable, "-P", "-c", f"{main}; sys.exit(main(Path({str(directory)!r})))")
+    command = (sys.executable, "-P", "-c", f"{main}; sys.exit(main(Path({str(copied)!r})))")
     codes: list[int | None] = []
     again = asyncio.Event()
 
@@ -133,7 +120,7 @@ async def test_a_scrub_that_could_not_be_done_quarantines_nothing(
 
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setattr("notary.self_check.output_of", limited_once)
-    index = _open(directory)
+    index = _open(copied)
     check = SelfCheck("w1", cast("Any", None), cast("Any", None), index, SelfCheckSettings(scrub_interval_ms=1), time.monotonic)
     scrubbing = asyncio.create_task(check._scrub())
     async with asyncio.timeout(60):
@@ -182,7 +169,7 @@ async def test_a_call_is_cancelled_whose_process_has_ended(monkeypatch: pytest.M
     await asyncio.sleep(0)
 
 
-def test_lost_links_are_no_lost_file(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_links_are_no_lost_file(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """RocksDB misses a file whose link another process has removed. The second attempt finds it in the index."""
     link = index_view.link_files
     calls: list[Path] = []
@@ -195,13 +182,13 @@ def test_lost_links_are_no_lost_file(directory: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("os.nice", lambda increment: 0)
     monkeypatch.setattr(index_view, "link_files", once_removed)
-    assert main(directory) == EXIT_SOUND
+    assert main(copied) == EXIT_SOUND
     assert len(calls) > 1
 
 
 @pytest.mark.parametrize("lost", ["MANIFEST-*", "*.sst"])
-def test_a_lost_file_is_found(directory: Path, lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_file_is_found(copied: Path, lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk does not return a file that the index names."""
     monkeypatch.setattr("os.nice", lambda increment: 0)
-    next(directory.glob(lost)).unlink()
-    assert main(directory) == EXIT_ROTTEN
+    next(copied.glob(lost)).unlink()
+    assert main(copied) == EXIT_ROTTEN

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 
@@ -172,26 +173,20 @@ def test_a_large_filter_stays_in_the_cache(tmp_path: Path) -> None:
     opened = open_store(tmp_path, settings)
     opened.get_column_family(STATES).compact_range(None, None)  # filters of the first level stay in memory
     opened.close()
-    store = RocksStore.open(tmp_path, settings)
-    try:
+    with closing(RocksStore.open(tmp_path, settings)) as store:
         before = _read_bytes()
         for number in range(rows, rows + 1_000):
             assert store.family(STATES).get(sha256(b"%d" % number).digest()) is None
         assert _read_bytes() - before < settings.cache_bytes
-    finally:
-        store.close()
 
 
 @pytest.mark.parametrize("cache_bytes", [1, INTEGER_MAX])
 def test_any_cache_that_a_setting_allows_opens(cache_bytes: int, tmp_path: Path) -> None:
     """RocksDB reserves addresses for the cache's table by its size, and with 16 TiB the process ends without a message."""
-    store = RocksStore.open(tmp_path, IndexSettings(cache_bytes=cache_bytes, write_buffer_bytes=64 << 10))
-    try:
+    with closing(RocksStore.open(tmp_path, IndexSettings(cache_bytes=cache_bytes, write_buffer_bytes=64 << 10))) as store:
         keys = [number.to_bytes(32) for number in range(5_000)]
         write(store, *[(STATES, key, key) for key in keys])
         assert store.family(STATES).get(keys) == keys
-    finally:
-        store.close()
 
 
 def _read_bytes() -> int:

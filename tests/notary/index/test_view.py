@@ -2,24 +2,23 @@
 
 import itertools
 import os
-import shutil
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from notary.decision import Decision, Outcome, leaf
-from notary.index import Index, IndexView, viewing
+from notary.index import IndexView, viewing
 from notary.index import view as index_view
-from notary.index.store import FAMILIES
 from notary.index.view import LINKS
 from ordering.clock import clock_ms
 from ordering.errors import Fatal
 from ordering.log import ORDERING
 from tests.checkers.tree import Tree
-from tests.notary.index.test_index import SMALL, _open, _request, _step, damage_block, into_tables
+from tests.notary.index.test_index import _open, _request, _step, damage_block
 from tests.notary.process import ROOT
 
 REQUESTS = 50
@@ -85,21 +84,9 @@ def test_beside_a_process_that_writes(tmp_path: Path) -> None:
     assert _open(directory).joiner_state().offsets_next[ORDERING] >= steps[-1]
 
 
-@pytest.fixture(scope="module")
-def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index with its rows in table files."""
-    directory = tmp_path_factory.mktemp("complete") / "index"
-    index = _open(directory)
-    for step in range(40):
-        index.apply(_step(step))
-    into_tables(index, FAMILIES)
-    index.close()
-    return directory
-
-
 def test_a_new_index_has_the_empty_root(tmp_path: Path) -> None:
     """A new index has no decisions, and the root of the empty tree."""
-    Index.open(tmp_path / "index", notary_name="N", log_identity="L", settings=SMALL).close()
+    _open(tmp_path / "index").close()
     with viewing(tmp_path / "index") as view:
         assert (view.notary_name, view.log_identity, view.payload_partitions) == ("N", "L", 0)
         assert view.joiner_state().log_state is None
@@ -107,33 +94,29 @@ def test_a_new_index_has_the_empty_root(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["states", "decisions"])
-def test_a_damaged_block_names_index_and_remedy(complete: Path, tmp_path: Path, name: str) -> None:
+def test_a_damaged_block_names_index_and_remedy(copied: Path, name: str) -> None:
     """A block with a wrong checksum raises `Fatal`, which names the index and the remedy; its rows are not left out."""
-    directory = tmp_path / "index"
-    shutil.copytree(complete, directory)
-    damage_block(directory, name)
-    with viewing(directory) as view, pytest.raises(Fatal, match=rf"{directory} cannot be read: .*checksum.*\. Move the index away"):
+    damage_block(copied, name)
+    with viewing(copied) as view, pytest.raises(Fatal, match=rf"{copied} cannot be read: .*checksum.*\. Move the index away"):
         for _ in view.decisions() if name == "decisions" else view.states():
             pass
 
 
 @pytest.mark.parametrize("pattern", ["*.sst", "MANIFEST-*"])
-def test_a_missing_file_names_the_index(complete: Path, tmp_path: Path, pattern: str) -> None:
+def test_a_missing_file_names_the_index(copied: Path, pattern: str) -> None:
     """A missing file raises an error that names the index."""
-    directory = tmp_path / "index"
-    shutil.copytree(complete, directory)
-    for file in directory.glob(pattern):
+    for file in copied.glob(pattern):
         file.unlink()
-    with pytest.raises(Fatal, match=rf"the index {directory} (is damaged|does not open)") as returned, viewing(directory):
+    with pytest.raises(Fatal, match=rf"the index {copied} (is damaged|does not open)") as returned, viewing(copied):
         pass
     assert ".export-" not in str(returned.value)
-    assert not list(directory.glob(".*"))
+    assert not list(copied.glob(".*"))
 
 
 def test_links_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     """They would keep the files of an old index on the disk. A folder of the last hour may be in use."""
-    index = _open(tmp_path / "index")
-    index.apply(_step(0, REQUESTS))
+    with closing(_open(tmp_path / "index")) as index:
+        index.apply(_step(0, REQUESTS))
     old, young = [tmp_path / "index" / f"{LINKS}{name}" for name in ("old", "young")]
     for folder in (old, young):
         folder.mkdir()
@@ -142,7 +125,6 @@ def test_links_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     with viewing(tmp_path / "index") as view:
         assert view.position_next == REQUESTS
     assert (old.exists(), young.exists()) == (False, True)
-    index.close()
 
 
 def test_links_in_use_stay_when_the_clock_jumps(complete: Path, monkeypatch: pytest.MonkeyPatch) -> None:

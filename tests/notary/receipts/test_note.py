@@ -15,7 +15,6 @@ ALICE, BOB = verifier_key("alice", "alice.example"), verifier_key("bob", "bob.ex
 NOTE = sign_note(TEXT, [("alice.example", private_key("alice"))])
 TWICE = sign_note(TEXT, [("alice.example", private_key("alice")), ("bob.example", private_key("bob"))])
 LINE = NOTE.removeprefix(TEXT + "\n")
-BOBS_LINE = TWICE.removeprefix(NOTE)
 
 # From the signed-note specification's example and the note package of Go's checksum database.
 PETER = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW"

@@ -10,13 +10,13 @@ import pytest
 
 from notary import cli, keys
 from notary.config import load
-from notary.index import Index, viewing
 from notary.snapshots.manifest import Manifest, sign
 from notary.snapshots.store import Folder
 from notary.snapshots.take import FoundSnapshot, find
 from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
+from tests.notary.rows import opened
 
 SMALL = {"INDEX_WRITE_BUFFER_BYTES": 64 << 10, "INDEX_CACHE_BYTES": 1 << 20}
 """Write buffers that are flushed within a few hundred decisions."""
@@ -83,10 +83,5 @@ class SnapshotFixture:
 
     def rows(self, index: Path) -> dict[str, list[tuple[bytes, bytes]]]:
         """Opens an index as a worker does. Returns all its rows but those of the metadata."""
-        with viewing(index) as view:
-            whose: dict[str, Any] = {"notary_name": view.notary_name, "log_identity": view.log_identity}
-        opened = Index.open(index, **whose)
-        try:
-            return dict(opened.contents())
-        finally:
-            opened.close()
+        with opened(index) as found:
+            return dict(found.contents())

@@ -17,7 +17,7 @@ from joiner import JoinerState
 from notary import cli, keys
 from notary.agreement import Agreement
 from notary.config import load
-from notary.index import Index, rows, viewing
+from notary.index import rows, viewing
 from notary.index.index import _encode
 from notary.index.store import META
 from notary.receipts.errors import NotVerified
@@ -27,7 +27,7 @@ from notary.snapshots.take import damaged_files, find, restore, stage_of
 from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank
 from tests.notary.process import ROOT, NotaryDirectory, NotaryProcess
-from tests.notary.rows import put_row
+from tests.notary.rows import opened, put_row
 from tests.notary.snapshots.fixture import SMALL, SnapshotFixture, spent
 
 KILLS = 12
@@ -240,11 +240,8 @@ def _doubted(state: JoinerState) -> bytes:
 )
 def test_no_copy_of_a_bad_index(fixture: SnapshotFixture, key: bytes, row: Callable[[JoinerState], bytes], named: str) -> None:
     """No snapshot is made of an index that is quarantined, in a root disagreement or suspected."""
-    with viewing(fixture.index) as view:
-        whose: dict[str, Any] = {"notary_name": view.notary_name, "log_identity": view.log_identity}
-    index = Index.open(fixture.index, **whose)
-    put_row(index, META, key, row(index.joiner_state()))
-    index.close()
+    with opened(fixture.index) as index:
+        put_row(index, META, key, row(index.joiner_state()))
     decided = fixture.snapshot("create", code=2)["stderr"]
     assert "no snapshot is made" in decided
     assert named in decided

@@ -19,16 +19,15 @@ from tests.notary.snapshots.fixture import SnapshotFixture
 pytestmark = pytest.mark.seconds
 
 
-@pytest.mark.parametrize("flag", ["--keep=-1", "--if-older-s=-1", "--if-older-s=nan"])
-def test_a_negative_number_is_refused(fixture: SnapshotFixture, flag: str) -> None:
+@pytest.mark.parametrize(
+    ("action", "flag"),
+    [("create", "--keep=-1"), ("create", "--if-older-s=-1"), ("create", "--if-older-s=nan"), ("prune", "--margin-s=-1")],
+)
+def test_a_negative_number_is_refused(fixture: SnapshotFixture, action: str, flag: str) -> None:
     """A negative number, or none, is a wrong argument, and nothing is made or removed."""
-    assert f"{flag.split('=')[0]} is " in fixture.snapshot("create", flag, code=2)["stderr"]
+    name, _, value = flag.partition("=")
+    assert f"{name} is {value}" in fixture.snapshot(action, flag, code=2)["stderr"]
     assert not fixture.store.exists()
-
-
-def test_a_negative_margin_is_refused(fixture: SnapshotFixture) -> None:
-    """A negative margin would remove files of a snapshot in the making."""
-    assert "--margin-s is -1: give 0 or more" in fixture.snapshot("prune", "--margin-s", "-1", code=2)["stderr"]
 
 
 @pytest.mark.parametrize("url", ["github://x", "reference://x", "dir://x"])

@@ -58,29 +58,21 @@ def test_a_file_that_vanishes_is_left_out(tmp_path: Path, monkeypatch: pytest.Mo
     assert Folder(tmp_path).sizes(MANIFESTS) == {"1": 8, "3": 8}
 
 
-def test_a_changed_folder_is_not_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library behind a URL that stops at a vanished file is no proof of an empty folder."""
+@pytest.mark.parametrize(
+    ("problem", "named"),
+    [(FileNotFoundError, "was removed while it was listed"), (PermissionError, "PermissionError")],
+    ids=["a vanished file", "no right to list"],
+)
+def test_a_listing_that_fails_is_an_error(tmp_path: Path, problem: type[OSError], named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that cannot be listed, or a library behind a URL that stops at a vanished file, is no proof of an empty folder."""
     (tmp_path / MANIFESTS).mkdir()
-    (tmp_path / MANIFESTS / "1").write_bytes(b"manifest")
     store: Any = _remote(tmp_path)
 
     def fail(path: str, detail: bool) -> None:
-        raise FileNotFoundError(path, detail)
+        raise problem(path, detail)
 
     monkeypatch.setattr(store._fs, "ls", fail)
-    with pytest.raises(NotReady, match="was removed while it was listed"):
-        store.sizes(MANIFESTS)
-
-
-def test_a_listing_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder that cannot be listed is not taken for an empty one."""
-    store: Any = _remote(tmp_path)
-
-    def fail(path: str, detail: bool) -> None:
-        raise PermissionError(path, detail)
-
-    monkeypatch.setattr(store._fs, "ls", fail)
-    with pytest.raises(NotReady, match="PermissionError"):
+    with pytest.raises(NotReady, match=named):
         store.sizes(MANIFESTS)
 
 

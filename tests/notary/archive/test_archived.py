@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from notary.archive.archived import ArchivedLog
 from notary.archive.segment import BATCH_RECORDS, RECORD
-from notary.cli.archived import ArchivedLog
 from ordering.errors import ConfigurationError
 from ordering.log import ORDERING
 
@@ -67,7 +67,7 @@ def test_the_hashed_file_is_the_file_that_is_read(tmp_path: Path, monkeypatch: p
         (tmp_path / "new").replace(tmp_path / FILE)
         return found
 
-    monkeypatch.setattr("notary.cli.archived.file_digest", then_replaced)
+    monkeypatch.setattr("notary.archive.archived.file_digest", then_replaced)
     assert [record.value for some in log.records(ORDERING, 0) for record in some] == [b"true"]
 
 

@@ -1,0 +1,27 @@
+"""An index that many tests copy and damage."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from notary.index.store import FAMILIES
+from tests.notary.index.test_index import STEPS, _open, _step, into_tables
+
+
+@pytest.fixture(scope="session")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed index of 40 steps, with all rows in table files."""
+    directory = tmp_path_factory.mktemp("complete") / "index"
+    index = _open(directory)
+    for step in range(STEPS):
+        index.apply(_step(step))
+    into_tables(index, FAMILIES)
+    index.close()
+    return directory
+
+
+@pytest.fixture
+def copied(complete: Path, tmp_path: Path) -> Path:
+    """A copy of it for one test."""
+    return Path(shutil.copytree(complete, tmp_path / "index"))
