@@ -199,12 +199,9 @@ def adopt(made: Path, key_file: Path, history_file: Path, origin: str, *, lost: 
     With `lost`, the present key may be missing: then that key begins a new history. This drops any other rotation that was prepared here:
     its key follows a key that is no longer in force. Raises `ConfigurationError`. After an error or a kill the same call completes it.
     """
-    key_next, history_next = next_of(key_file), next_of(history_file)
     try:
         if lost and not key_file.exists():
-            history_next.unlink(missing_ok=True)
-            key_next.unlink(missing_ok=True)
-            create_file(key_next, made.read_bytes(), 0o600)
+            _put_next(made, key_file, history_file)
             end_anew(key_file, history_file, origin)
             return present_history(key_file, history_file, origin)
         finish(key_file, history_file, origin)
@@ -213,16 +210,21 @@ def adopt(made: Path, key_file: Path, history_file: Path, origin: str, *, lost: 
         history = load_history(history_file, origin, present.public_key())
         if history[-1].verifier_key != str(wanted):
             endorsed = endorse(VerifierKey(origin, present.public_key().public_bytes_raw()), present, wanted)
-            history_next.unlink(missing_ok=True)
-            key_next.unlink(missing_ok=True)
-            create_file(key_next, made.read_bytes(), 0o600)
-            replace_file(history_next, _encode((*history, endorsed)))
+            _put_next(made, key_file, history_file)
+            replace_file(next_of(history_file), _encode((*history, endorsed)))
             put_in_place(key_file, history_file, origin)
     except OSError as problem:
         raise ConfigurationError(
             f"cannot put the key {made} in place of {key_file}: {problem.strerror or problem}. Correct that, and run it again"
         ) from None
     return present_history(key_file, history_file, origin)
+
+
+def _put_next(made: Path, key_file: Path, history_file: Path) -> None:
+    """Make the key of the file `made` the next one, in place of any that was prepared. Raises `OSError`."""
+    next_of(history_file).unlink(missing_ok=True)
+    next_of(key_file).unlink(missing_ok=True)
+    create_file(next_of(key_file), made.read_bytes(), 0o600)
 
 
 def endorsed_next(key_file: Path, history_file: Path, origin: str, in_force: bytes) -> bool:

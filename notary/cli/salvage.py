@@ -151,7 +151,7 @@ class SalvageCommand:
         put it in force behind an entry without content.
         """
         key_file, history_file = self._key_files
-        own = {keys.load(file).public_key().public_bytes_raw() for file in self._own_key_files()}
+        own = self._own_keys()
         in_force = next((key for key in reversed(log.state.keys) if key not in own), log.state.keys[0])
         if self._without_key:
             if keys.endorsed_next(*self._key_files, self._config.origin, in_force):
@@ -203,8 +203,7 @@ class SalvageCommand:
     def _missing_keys(self, job: "SalvageJob") -> list[str]:
         """Returns the verifier keys that were in force by a source, and that neither the log nor this machine has."""
         known = [key.public_key for key in self._known_keys()]
-        own = [keys.load(file).public_key().public_bytes_raw() for file in self._own_key_files()]
-        missing = _shown_keys(job) - {*known, *own, *job.log.state.keys}
+        missing = _shown_keys(job) - {*known, *self._own_keys(), *job.log.state.keys}
         return [str(VerifierKey(self._config.origin, key)) for key in sorted(missing)]
 
     def _known_keys(self) -> list[VerifierKey]:
@@ -216,6 +215,10 @@ class SalvageCommand:
     def _own_key_files(self) -> list[Path]:
         """Returns the files of the keys that attempts of this command made, in order."""
         return sorted(self._work.glob(KEY_FILES.format("*")), key=_number)
+
+    def _own_keys(self) -> dict[bytes, Path]:
+        """Returns those files by their public keys."""
+        return {keys.load(file).public_key().public_bytes_raw(): file for file in self._own_key_files()}
 
     def _opened(self) -> AbstractAsyncContextManager[owner.OwnedLog]:
         return owner.opened(self._config, self.name)
@@ -374,10 +377,7 @@ class SalvageCommand:
 
     def _own_key(self, job: "SalvageJob") -> Path | None:
         """Returns the file of the key in force, if an attempt of this command made it: no worker has it yet."""
-        for file in self._own_key_files():
-            if keys.load(file).public_key().public_bytes_raw() == job.log.state.key:
-                return file
-        return None
+        return self._own_keys().get(job.log.state.key)
 
     async def _attempt(self, job: "SalvageJob", signer: SigningKey) -> tuple[Choice, int] | None:
         """Append seals, the key, `begin`, the items and `done`. Returns the choice and the offset of `done`; None if one took no effect.

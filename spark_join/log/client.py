@@ -30,6 +30,8 @@ PROPERTIES: Final = {
 """The properties of Java's clients that are honoured."""
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_MILLISECONDS: Final = re.compile(r"[0-9]{1,10}").fullmatch
+"""An int of Java's, which ends at 2^31 - 1. (Python refuses to convert more than 4,300 digits.)"""
 _ESCAPED: Final = re.compile(r"\\(.)")
 _SECRET: Final = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
 
@@ -74,7 +76,7 @@ def time_limits(kafka: Kafka) -> tuple[int, int]:
     limits = []
     for name, default in ((_API, API_MS_MAX), (_REQUEST, REQUEST_MS_MAX)):
         given = kafka.properties.get(name, str(default))
-        if not (given.isascii() and given.isdecimal() and int(given)):
+        if _MILLISECONDS(given) is None or not 0 < int(given) < 1 << 31:
             raise CouldNotVerify(f"{name} is {given!r}: it should be a number of milliseconds, such as {default}")
         limits.append(int(given))
     return limits[0], limits[1]
