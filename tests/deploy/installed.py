@@ -70,6 +70,8 @@ class Service:
     host: str
     process: subprocess.Popen[bytes]
     out: Path
+    restarted: bool = False
+    """Whether it ended before and was started again."""
 
     @property
     def said(self) -> str:
@@ -157,6 +159,7 @@ class Installed:
         while (made := self.run(OPERATOR, "init.sh", str(config / "keys"))).returncode:
             # It resumes where it stopped. Some brokers may not be up yet, and without TLS nothing has waited for them.
             assert any(words in made.stderr for words in NOT_READY), made.stderr
+            self.restart_failed()
             time.sleep(0.2)
         keys = self.host(OPERATOR) / "config" / "keys"
         assert parties.add(keys / "parties.json", party.name, party.public_pem, "the test's party") == "added"
@@ -192,6 +195,14 @@ class Installed:
             service.process.wait()
             self.services.remove(service)
         return died
+
+    def restart_failed(self) -> None:
+        """Start each service that ended again, as systemd does: all units have `Restart=on-failure`. Fails if it ends a second time."""
+        for service in [service for service in self.services if service.process.poll() is not None]:
+            assert not service.restarted, f"ended twice, now with {service.process.returncode}: {service.said}"
+            print(f"ended with {service.process.returncode}, and started again: {service.said}")
+            self.services.remove(service)
+            self.start(service.host, service.name).restarted = True
 
     def host(self, host: str) -> Path:
         """Returns the directory with a host's folders."""
@@ -235,7 +246,7 @@ class Installed:
                 assert self._on(host, path).exists(), f"{unit} on {host}: {key}={path} is not there"
         (command,) = settings["ExecStart"]
         strict = settings.get("MemoryDenyWriteExecute") == ["yes"]
-        out = self.host(host) / f"{unit}-{len(self.services) + len(self.stopped)}.log"
+        out = self.host(host) / f"{unit}-{len(list(self.host(host).glob(f'{unit}-*.log')))}.log"
         with out.open("wb") as output, inside(self.networks[host]):
             process = subprocess.Popen(
                 self.command(host, shlex.split(command)),
