@@ -74,15 +74,15 @@ class Service:
     """Whether it ended before and was started again."""
 
     @property
-    def said(self) -> str:
+    def last_lines(self) -> str:
         """The end of its output."""
         return f"--- {self.name} on {self.host}:\n{self.out.read_text(errors='replace')[-3000:]}"
 
     def stop(self) -> None:
         """Send SIGTERM; checks that it ends with the exit code that its unit counts as success."""
-        assert self.process.poll() is None, self.said
+        assert self.process.poll() is None, self.last_lines
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait() == _STOPPED[self.name], self.said
+        assert self.process.wait() == _STOPPED[self.name], self.last_lines
 
 
 @dataclass
@@ -172,7 +172,7 @@ class Installed:
             self.start(host, "notary-worker.service")
         for service in self.workers:
             while "ready at" not in service.out.read_text():
-                assert service.process.poll() is None, service.said
+                assert service.process.poll() is None, service.last_lines
                 time.sleep(0.1)
 
     def stop(self, *units: str) -> None:
@@ -180,10 +180,10 @@ class Installed:
         for unit in units or _STOPPED:
             services = [service for service in self.services if service.name == unit]
             for service in services:
-                assert service.process.poll() is None, service.said
+                assert service.process.poll() is None, service.last_lines
                 service.process.send_signal(signal.SIGTERM)
             for service in services:
-                assert service.process.wait() == _STOPPED[unit], service.said
+                assert service.process.wait() == _STOPPED[unit], service.last_lines
                 self.services.remove(service)
 
     def kill(self, host: str, unit: str | None = None) -> list[Service]:
@@ -199,8 +199,8 @@ class Installed:
     def restart_failed(self) -> None:
         """Start each service that ended again, as systemd does: all units have `Restart=on-failure`. Fails if it ends a second time."""
         for service in [service for service in self.services if service.process.poll() is not None]:
-            assert not service.restarted, f"ended twice, now with {service.process.returncode}: {service.said}"
-            print(f"ended with {service.process.returncode}, and started again: {service.said}")
+            assert not service.restarted, f"ended twice, now with {service.process.returncode}: {service.last_lines}"
+            print(f"ended with {service.process.returncode}, and started again: {service.last_lines}")
             self.services.remove(service)
             self.start(service.host, service.name).restarted = True
 
@@ -273,7 +273,7 @@ class Installed:
             code = service.process.poll()
             service.process.kill()
             service.process.wait()
-            print(f"{'killed at the end' if code is None else f'ended with {code}'}: {service.said}")
+            print(f"{'killed at the end' if code is None else f'ended with {code}'}: {service.last_lines}")
 
     def _on(self, host: str, path: str) -> Path:
         return self.host(host) / Path(path).relative_to(self.directory)

@@ -179,7 +179,9 @@ def bring(sites: Installed, number: int, fault: str, load: "subprocess.Popen[byt
         sites.centres.heal(cut)
     before: list[str] = []
     while found := wrong(sites):
-        assert load.poll() is None, f"the load ended before all was well again: {found}\n{[service.said for service in sites.services]}"
+        assert load.poll() is None, (
+            f"the load ended before all was well again: {found}\n{[service.last_lines for service in sites.services]}"
+        )
         firsts = [text.partition("\n")[0] for text in found]
         if firsts != before:
             print_now(f"  {time.time() - ended_s:5.1f} s: {'; '.join(firsts)}")
