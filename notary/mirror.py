@@ -87,6 +87,7 @@ class LogMirror:
                     ) from None
                 logger.warning("the log lacks a record of the mirror, reading it again: %s", problem)
             except (NotReady, OutcomeUnknown) as problem:
+                self._contradicted_since_s = None  # nobody knows for how long it contradicted
                 logger.warning("copying was interrupted, trying again: %s", problem)
             await asyncio.sleep(AGAIN_S)
 

@@ -69,7 +69,7 @@ def restore(
     `go_on` finishes an interrupted restore, or finds that it is done. `renumber` allows an archive with offsets without a record: no
     producer can leave an offset out, so later records get other offsets. `without_unlisted` allows files that no range lists.
     `flush_messages` sets `flush.messages=1` on the ordering topic: an archive has no settings. `until` leaves out the ordering records from
-    this offset on, for a salvage of a log that went on after a loss (docs/salvage.md).
+    this offset of the archive on, for a salvage of a log that went on after a loss (docs/salvage.md).
     """
     closed = _CLOSED | ({"flush.messages": "1"} if flush_messages else {})
     ranges = read_ranges(folder)
@@ -81,7 +81,7 @@ def restore(
     if not renumber:
         _refuse_gaps(folder, wanted, ends)
     if until is not None:
-        wanted[_ORDER] = _checked(until, wanted[_ORDER], renumber=renumber)
+        wanted[_ORDER] = _before(session, folder, until, wanted[_ORDER], ends)
     counts = {kafka.ordering: 1, kafka.payload: payload_partitions}
     admin = Admin(kafka)
     on_stage("topics")
@@ -148,13 +148,13 @@ def _has_all(admin: Admin, kafka: Kafka, counts: Mapping[str, int], records: Map
     }
 
 
-def _checked(until: int, end: int, *, renumber: bool) -> int:
-    """Returns the number of ordering records before offset `until`. Raises `CouldNotVerify`."""
-    if renumber:
-        raise CouldNotVerify("--until is an offset of the archive, and --renumber gives records other offsets: give one of them")
-    if not 0 < until < end:
-        raise CouldNotVerify(f"--until {until} should be 1 to {end - 1}: the archive has the ordering records 0 to {end - 1}")
-    return until
+def _before(session: SparkSession, folder: Path, until: int, records: int, ends: Mapping[TopicPartition, int]) -> int:
+    """Returns how many of the archive's `records` ordering records are before offset `until`. Raises `CouldNotVerify`."""
+    if not 0 < until < ends[_ORDER]:
+        last = ends[_ORDER] - 1
+        raise CouldNotVerify(f"--until {until} should be 1 to {last}: the archive has the ordering records up to offset {last}")
+    later: int = read_archive(session, folder, {**ends, _ORDER: until}).ordering.count()
+    return records - later
 
 
 def _refuse_gaps(folder: Path, wanted: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from deploy.local import Cluster
 from notary import mirror
-from notary.mirror import LogMirror
+from notary.mirror import LogMirror, OtherLog
 from ordering.errors import ConfigurationError, NotReady
 from ordering.kafka import KafkaLog
 from ordering.log import ORDERING, LogOffsets, Record
@@ -365,6 +365,24 @@ async def test_another_end_of_the_mirror_is_noticed(end: int) -> None:
     copying = LogMirror(source, target, no_partitions)
     with pytest.raises(NotReady, match=rf"offsets 0 to {end}, expected 0 to 10"):
         await copying._report(copy)
+
+
+async def test_the_time_of_a_contradiction_begins_anew_after_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two replicas that were read before they had all records, hours of interruption apart, do not end a mirror."""
+    monkeypatch.setattr(mirror, "CONTRADICTED_S", 0.1)
+    monkeypatch.setattr(mirror, "AGAIN_S", 0.2)
+    copying = LogMirror(SimpleNamespace(), SimpleNamespace(), no_partitions)  # type: ignore[arg-type]
+    problems = iter((OtherLog("lacks it"), NotReady("gone"), OtherLog("lacks it"), NotReady("gone"), asyncio.CancelledError()))
+
+    async def fails() -> None:
+        raise next(problems)
+
+    monkeypatch.setattr(copying, "_copy", fails)
+    with pytest.raises(asyncio.CancelledError):
+        await copying.run()
+    problems = iter((OtherLog("lacks it"), OtherLog("lacks it")))
+    with pytest.raises(ConfigurationError, match="lacks it"):
+        await copying.run()
 
 
 async def test_a_leader_that_is_lost_during_the_search_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
