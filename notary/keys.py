@@ -149,6 +149,17 @@ def prepare(key_file: Path, history_file: Path, origin: str) -> PreparedKey:
     return PreparedKey(str(present), following, history, found=False)
 
 
+def is_missing(file: Path) -> bool:
+    """Returns true if there is no such file. Raises `ConfigurationError` if that is unknown, as in a folder that cannot be read."""
+    try:
+        file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError as problem:
+        raise ConfigurationError(f"whether {file} is there cannot be seen: {why_unreadable(file, problem)}") from None
+    return False
+
+
 def begin_anew(key_file: Path, history_file: Path, origin: str, known: Sequence[bytes]) -> Ed25519PrivateKey:
     """Make the key that replaces a lost one, as `<key file>.next`; or return that of an earlier call, or of a prepared rotation.
 
@@ -158,7 +169,7 @@ def begin_anew(key_file: Path, history_file: Path, origin: str, known: Sequence[
     Raises `ConfigurationError`, also if this machine has the key: `prepare` endorses the next one by it.
     """
     key_next = next_of(key_file)
-    if key_file.exists():
+    if not is_missing(key_file):
         raise ConfigurationError(f"{key_file} is there: a key that is not lost is rotated without --lost")
     try:
         if key_next.exists() and load(key_next).public_key().public_bytes_raw() in known[:-1]:
@@ -200,7 +211,7 @@ def adopt(made: Path, key_file: Path, history_file: Path, origin: str, *, lost: 
     its key follows a key that is no longer in force. Raises `ConfigurationError`. After an error or a kill the same call completes it.
     """
     try:
-        if lost and not key_file.exists():
+        if lost and is_missing(key_file):
             _put_next(made, key_file, history_file)
             end_anew(key_file, history_file, origin)
             return present_history(key_file, history_file, origin)

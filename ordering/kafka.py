@@ -73,24 +73,30 @@ class KafkaTimeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FetchSize:
-    """The bytes that a reader requests from a broker at once. It is halved when a fetch takes too long, and grows with each good fetch.
+    """The bytes that a reader requests from a broker at once. It is halved when a fetch takes too long, and grows with each quick fetch.
 
-    Otherwise a reader over a slow line would never get a long backlog: every fetch would be as large, and end at its deadline.
+    Otherwise a reader over a slow line would never get a long backlog: every fetch would be as large, and end at its deadline. It does not
+    grow up to that deadline, since each failed fetch interrupts reading (R10).
     """
 
     def __init__(self) -> None:
         self.broker_bytes = FETCH_BROKER_BYTES_MAX
 
-    def adapt(self, consumer: AIOKafkaConsumer) -> None:
-        """Let this size apply to the fetches of a consumer. All readers of a log share the size: a failed one is replaced."""
-        send = consumer._client.send
+    def adapt(self, consumer: AIOKafkaConsumer, quick_s: float) -> None:
+        """Let this size apply to the fetches of a consumer. All readers of a log share the size: a failed one is replaced.
+
+        `quick_s`: a fetch that took longer does not make the size grow.
+        """
+        send, now_s = consumer._client.send, asyncio.get_running_loop().time
 
         async def send_and_adapt(node: int, request: Any, **how: Any) -> Any:
             if not isinstance(request, FetchRequest):
                 return await send(node, request, **how)
+            began_s = now_s()
             try:
                 response = await send(node, request, **how)
-                self.broker_bytes = min(self.broker_bytes + FETCH_GROWS_BYTES, FETCH_BROKER_BYTES_MAX)
+                if now_s() - began_s < quick_s:
+                    self.broker_bytes = min(self.broker_bytes + FETCH_GROWS_BYTES, FETCH_BROKER_BYTES_MAX)
             except RequestTimedOutError:
                 self.broker_bytes = max(self.broker_bytes // 2, FETCH_BROKER_BYTES_MIN)
                 raise
@@ -225,7 +231,7 @@ class KafkaLog:
             raise ConfigurationError(f"this log has no payload partition {min(unknown)}: it has {self.payload_partitions} of them")
         consumer = self._consumer(self._timeouts.request_ms)
         interruptions, batches = Interruptions(consumer._client), WithoutHeaders(consumer._client)
-        self._fetch_size.adapt(consumer)
+        self._fetch_size.adapt(consumer, self._timeouts.request_ms / 2000)
         try:
             async with asyncio.timeout(self._timeouts.open_ms / 1000):
                 await consumer.start()

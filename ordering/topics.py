@@ -116,7 +116,7 @@ async def create_topics(
     `mirror`: they are the target of a mirror, which no worker uses before a failover.
 
     Raises `ConfigurationError` when they cannot be created, or exist with wrong settings, and `Fatal` when they exist with another number
-    of payload partitions. Raises `NotReady` when the brokers are unreachable.
+    of payload partitions; a mirror may have more. Raises `NotReady` when the brokers are unreachable.
     """
     names = topic_names(prefix)
     async with admin(bootstrap, "notary-topics", security, timeout_ms) as client:
@@ -148,12 +148,17 @@ async def create_topics(
         if problems:
             raise ConfigurationError(" ".join(problems))
         facts = await _extended(client, names, payload_partitions, facts)
-        check_payload_partitions(
-            f"topic {names[1]} exists already and",
-            len(facts.topics[names[1]].replicas),
-            payload_partitions,
-            "ask for as many as it has (--partitions), or for topics of another name (--topic-prefix)",
-        )
+        found = len(facts.topics[names[1]].replicas)
+        # The topic of a log may have more partitions than its records declare, and its mirror gets as many.
+        if not mirror or found < payload_partitions:
+            check_payload_partitions(
+                f"topic {names[1]} exists already and",
+                found,
+                payload_partitions,
+                f"add them: kafka-topics.sh --alter --topic {names[1]} --partitions {payload_partitions}"
+                if mirror
+                else "ask for as many as it has (--partitions), or for topics of another name (--topic-prefix)",
+            )
         warnings = _warnings(facts)
         if existed and flush_ordering and (await _settings(client, names))[names[0]].get("flush.messages") != "1":
             warnings = (*warnings, _sentence(names[0], "flush.messages", "another value", "1", "1"))

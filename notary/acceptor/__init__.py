@@ -11,7 +11,7 @@ code that answers it exists once, in `notary.http`.
 
 - The worker trusts the signature check only of processes that it started itself, each over a socket of its own.
 - Nothing is acknowledged before the worker has its decision. So an acceptor process that dies loses answers, never submissions (R7), and
-  the worker starts another one. When the worker dies, all its acceptor processes end at once.
+  the worker starts another one. It kills one that answers no pings. When the worker dies, all its acceptor processes end at once.
 - When the worker stops admitting, it notifies them, and they reject submissions unread. So the worker's time is left for admitted ones.
 
 | file | subject |

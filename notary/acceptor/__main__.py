@@ -17,7 +17,7 @@ import uvloop
 
 from notary.acceptor.app import AcceptorApp
 from notary.acceptor.link import Link
-from notary.acceptor.messages import AcceptorSettings, Down, End, ReadAgain, Serving, Up
+from notary.acceptor.messages import AcceptorSettings, Down, End, Ping, ReadAgain, Serving, Up
 from notary.cli.serve import GARBAGE_OBJECTS
 from notary.http import Server
 from notary.http.server import BACKLOG
@@ -44,6 +44,8 @@ async def run(settings: AcceptorSettings, listening: socket.socket, linked: sock
             parties.look_now()
             if certificates is not None:
                 certificates.read_again()
+        elif isinstance(message, Ping):
+            link.send(Serving())
         else:
             app.handle_message(message)
 

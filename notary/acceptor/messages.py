@@ -31,7 +31,7 @@ class AcceptorSettings(msgspec.Struct, frozen=True):
 
 
 class Serving(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
-    """The process accepts connections."""
+    """The process accepts connections. It is sent once it does, and as the answer to `Ping`."""
 
 
 class Submitted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
@@ -126,5 +126,9 @@ class ReadAgain(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=4):
     log_level: str
 
 
+class Ping(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=5):
+    """Answer `Serving`: a process that hangs does not."""
+
+
 Up: TypeAlias = Serving | Submitted | LookupCall | AnswerCounts | HandshakesFailed | ClientLeft
-Down: TypeAlias = Answered | AdmissionState | End | ReadAgain
+Down: TypeAlias = Answered | AdmissionState | End | ReadAgain | Ping

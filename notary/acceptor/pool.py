@@ -1,4 +1,4 @@
-"""The worker's side: it starts its acceptor processes, handles their messages, replaces one that dies, and ends them."""
+"""The worker's side: it starts its acceptor processes, handles their messages, replaces one that dies or hangs, and ends them."""
 
 import asyncio
 import contextlib
@@ -24,6 +24,7 @@ from notary.acceptor.messages import (
     End,
     HandshakesFailed,
     LookupCall,
+    Ping,
     ReadAgain,
     Serving,
     Submitted,
@@ -50,6 +51,10 @@ AGAIN_S: Final = 2.0
 """The minimum time between two starts of a process."""
 ENDS_S: Final = 2.0
 """The time that a process needs to end after its deadline, or after it has lost its link."""
+PING_S: Final = 3.0
+"""The time between two pings."""
+PINGS_MAX: Final = 5
+"""A process that has answered none of so many pings hangs."""
 
 
 class AcceptorPool:
@@ -141,7 +146,7 @@ class AcceptorPool:
         return process
 
     async def _keep(self, at: int) -> None:
-        """Restart the process on socket `at` whenever it ends. Connections that arrive meanwhile wait.
+        """Restart the process on socket `at` whenever it ends or hangs. Connections that arrive meanwhile wait.
 
         If a process ends before it serves, its successor may do the same. Then the other processes get all connections until one serves.
         """
@@ -149,7 +154,7 @@ class AcceptorPool:
         started_s = loop.time()
         while True:
             process = self._processes[at]
-            await process.ended.wait()
+            await process.watch()
             logger.warning("acceptor process %s ended with %d, starting it again", process.name, await process.exit_code())
             if not process.served:
                 with contextlib.suppress(OSError):  # no descriptor is free: the next try comes soon
@@ -202,6 +207,8 @@ class _Process:
         self._certificates = certificates
         self.served = False
         """True once it has accepted connections."""
+        self._pings = 0
+        """The number of pings since its last answer to one."""
         self._calls: dict[int, Call] = {}
         """The calls under way, by number."""
         self._link: Link[Up, Down] = Link(Up, self._take, self._lost, reads_while_it_may_write=True)
@@ -225,6 +232,23 @@ class _Process:
     def send(self, message: Down) -> None:
         """Send it a message."""
         self._link.send(message)
+
+    async def watch(self) -> None:
+        """Returns when it has ended. Kills it if it has served and hangs.
+
+        Pings are counted, not the time. So nothing is killed after a pause of this process or of the machine.
+        """
+        while not self.ended.is_set():
+            if self._pings == PINGS_MAX:
+                logger.warning(
+                    "acceptor process %s has answered none of %d pings in %g s, killing it", self.name, PINGS_MAX, PINGS_MAX * PING_S
+                )
+                self._process.kill()
+            if self.served:
+                self._pings += 1
+                self.send(Ping())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.ended.wait(), PING_S)
 
     async def exit_code(self, seconds_max: float = ENDS_S) -> int:
         """Returns its exit code; kills it if it does not end in time."""
@@ -253,7 +277,7 @@ class _Process:
             if self._certificates is not None:
                 self._certificates.handshakes_failed += message.count
         elif isinstance(message, Serving):
-            self.served = True
+            self.served, self._pings = True, 0
             self.serves_or_ended.set()
 
     def _answer(self, number: int) -> Callable[[Call, Answer, bool], None]:

@@ -178,7 +178,7 @@ class SalvageCommand:
     @property
     def _without_key(self) -> bool:
         """True if the notary's present key is lost, and its file is missing."""
-        return self._arguments.lost and not self._key_files[0].exists()
+        return self._arguments.lost and keys.is_missing(self._key_files[0])
 
     def _complete_rotation(self, job: "SalvageJob") -> None:
         """Put a prepared key in place that was in force, in the log or, since the log may have lost that rotation, in a source.
@@ -188,7 +188,7 @@ class SalvageCommand:
         """
         if self._without_key:
             return
-        if not self._key_files[0].exists():
+        if keys.is_missing(self._key_files[0]):
             raise ConfigurationError(
                 f"there is no {self._key_files[0]}, the notary's present key, which endorses the new one: copy it from another worker's"
                 " machine or a backup. If it is lost everywhere, give --lost"
@@ -208,7 +208,7 @@ class SalvageCommand:
 
     def _known_keys(self) -> list[VerifierKey]:
         """Returns the keys of this machine's key history; none if it is missing and the present key is lost."""
-        if self._without_key and not self._key_files[1].exists():
+        if self._without_key and keys.is_missing(self._key_files[1]):
             return []
         return keys.verifier_keys(self._key_files[1], self._config.origin)[1]
 

@@ -67,7 +67,7 @@ class TreeView:
 
     def above(self, tile: int) -> list[bytes]:
         """Returns the hashes outside of a tile of level 0: the common end of all inclusion proofs of its leaves."""
-        return self._path(TILE_HEIGHT, tile) if len(self._edge) > 1 else []
+        return self._path(TILE_HEIGHT, tile)
 
     def inside(self, tile: int) -> Inside:
         """Returns the rows of a tile of level 0, the lowest first: they hold the other hashes of its leaves' inclusion proofs."""

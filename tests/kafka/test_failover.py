@@ -336,6 +336,29 @@ async def test_a_mirror_with_gaps(notary: Notary, kafka_cluster: Cluster, owner:
     assert [await _decide(notary, again, number) for number in range(6)] == decided
 
 
+async def test_a_failover_after_the_notarys_key_was_lost(notary: Notary, kafka_cluster: Cluster, owner: Owner, kafka_prefix: str) -> None:
+    """The machines of the old side had all copies of it. Only with `--lost` the failover's key begins a new history."""
+    bootstrap, name = kafka_cluster.bootstrap, f"{kafka_prefix}-m"
+    worker = await notary.start("a").ready()
+    decided = [await _decide(notary, worker, number) for number in range(3)]
+    await worker.stop()
+    await create_topics(bootstrap, name, PARTITIONS, mirror=True)
+    copied = {
+        TopicPartition(f"{name}{at.topic.removeprefix(kafka_prefix)}", at.partition): records
+        for at, records in (await _read(bootstrap, kafka_prefix)).items()
+    }
+    await _append(bootstrap, copied)
+    _use(notary, f'"{kafka_prefix}"', f'"{name}"')
+    notary.lost_keys += [each["verifier_key"] for each in json.loads((notary.directory / "notary-keys.json").read_text())]
+    (notary.directory / "notary-key.pem").unlink()
+    assert "If it is lost everywhere, give --lost" in await owner("failover", "--to", bootstrap, "--yes", fails=True)
+    assert await _read(bootstrap, name) == copied, "nothing was appended"
+    done = await owner("failover", "--to", bootstrap, "--lost", "--yes")
+    assert (done["decisions"], done["lost"], done["endorsed"]) == (3, [], False)
+    again = await notary.start("b", index="index-b").ready()
+    assert [await _decide(notary, again, number) for number in range(3)] == decided
+
+
 async def test_no_mirror_begins_after_contents_were_freed(notary: Notary, kafka_cluster: Cluster, owner: Owner, kafka_prefix: str) -> None:
     """It would lack them, and a failover to it would forget their decisions."""
     bootstrap = kafka_cluster.bootstrap

@@ -1,6 +1,7 @@
 """The notary's own key: created once, readable by its owner only, published as a verifier key; and replaced, with a history."""
 
 import base64
+import errno
 import hashlib
 import itertools
 import json
@@ -49,6 +50,21 @@ def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     """The error names the file."""
     with pytest.raises(ConfigurationError, match=r"no/k\.pem"):
         keys.create(tmp_path / "no" / "k.pem")
+
+
+def test_a_key_in_a_closed_folder_may_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the key is lost is not known then. The error names the remedy."""
+    assert keys.is_missing(tmp_path / "k.pem")
+
+    def closed(path: Path) -> os.stat_result:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", closed)
+        with pytest.raises(ConfigurationError, match=r"k\.pem is there cannot be seen: Permission denied.*Give it execute permission"):
+            keys.is_missing(tmp_path / "k.pem")
+    keys.create(tmp_path / "k.pem")
+    assert not keys.is_missing(tmp_path / "k.pem")
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o610, 0o777])

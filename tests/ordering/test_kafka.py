@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,7 +21,7 @@ import ordering.topics
 from deploy.local import Cluster
 from ordering.connection import AlterSettingsRequest, ClusterFacts, KafkaSecurity, admin, describe_cluster
 from ordering.errors import ConfigurationError, Fatal, FatalCode, NotReady, OutcomeUnknown
-from ordering.kafka import KafkaLog, KafkaTimeouts
+from ordering.kafka import FETCH_BROKER_BYTES_MAX, FetchSize, KafkaLog, KafkaTimeouts
 from ordering.log import ORDERING, Log, Reader, Record
 from ordering.topics import add_partitions, create_topics, inspect, topic_names, use_append_times, uses_append_times
 
@@ -186,6 +187,17 @@ async def test_another_number_of_partitions_is_fatal(kafka_cluster: Cluster, kaf
     log = await opened(kafka_cluster, kafka_prefix)
     assert log.payload_partitions == 3
     await log.close()
+
+
+async def test_a_mirror_may_have_more_partitions_than_its_log_declares(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+    """A mirror has as many as the log's topic. Before `notary partitions` the log declares fewer; if a mirror has fewer, it gets them."""
+    names = topic_names(kafka_prefix)
+    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 3, mirror=True)
+    assert (await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2, mirror=True)).existed == names
+    with pytest.raises(
+        Fatal, match=f"has 3 payload partitions, wanted 4: add them: kafka-topics.sh --alter --topic {names[1]} --partitions 4"
+    ):
+        await create_topics(kafka_cluster.bootstrap, kafka_prefix, 4, mirror=True)
 
 
 async def test_half_a_log_is_refused(kafka_cluster: Cluster, kafka_prefix: str) -> None:
@@ -584,6 +596,39 @@ async def test_a_long_backlog_arrives_over_a_slow_line(lone_broker: Cluster, kaf
             await reader.close()
     await log.close()
     assert 0 < timed_out < 6
+
+
+@pytest.mark.parametrize("bytes_per_s", [100_000, 1_000_000])
+def test_a_steady_slow_line_does_not_interrupt_reading_again_and_again(bytes_per_s: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fetch that fails interrupts reading (R10). After an interruption a mirror reads more than is fetched between two of them."""
+    loop, request, fetcher = (
+        asyncio.SelectorEventLoop(),
+        FetchRequest(1, 1, 1, 0, []),
+        SimpleNamespace(_fetch_max_bytes=FETCH_BROKER_BYTES_MAX),
+    )
+    now_s, timed_out = 0.0, 0
+    monkeypatch.setattr(loop, "time", lambda: now_s)
+
+    async def send(node: int, request: Any) -> None:
+        nonlocal now_s
+        takes_s = fetcher._fetch_max_bytes / bytes_per_s
+        now_s += min(takes_s, 5)
+        if takes_s > 5:
+            raise RequestTimedOutError
+
+    async def fetch() -> None:
+        nonlocal timed_out
+        consumer: Any = SimpleNamespace(_client=SimpleNamespace(send=send), _fetcher=fetcher)
+        FetchSize().adapt(consumer, 2.5)
+        for _ in range(200):
+            try:
+                await consumer._client.send(0, request)
+            except RequestTimedOutError:
+                timed_out += 1
+
+    loop.run_until_complete(fetch())
+    loop.close()
+    assert timed_out <= 6, "once for each halving"
 
 
 # Security settings

@@ -16,7 +16,7 @@ from notary.acceptor.link import Link
 from notary.acceptor.messages import AcceptorSettings, AdmissionState, Answered, ClientLeft, Down, Submitted, Up
 from notary.bodies import Lanes
 from notary.http import Server, bind
-from notary.http.call import TEXT
+from notary.http.call import TEXT, Call
 from notary.http.machine import ConnectionState
 from notary.http.settings import HttpSettings
 from notary.parties import Parties
@@ -174,6 +174,49 @@ async def test_the_head_of_a_client_that_leaves_is_freed_with_the_workers_answer
         async with asyncio.timeout(30):
             while acceptor.app._calls:  # noqa: ASYNC110 - polled from outside
                 await asyncio.sleep(0.005)
+
+
+async def test_the_worker_learns_of_a_client_that_left_before_its_call_was_handed_over(acceptor: LinkedAcceptor) -> None:
+    """A submission may wait for its turn while its client leaves. The end of the connection was reported before the call had a number."""
+    async with acceptor.running():
+        call = Call("GET", "/livez", b"", [], lambda *_: None)
+        call.leave()
+        acceptor.app.take(call)
+        handed = b""
+        async with asyncio.timeout(30):
+            while ClientLeft(1) not in _messages(handed):
+                handed += await asyncio.get_running_loop().sock_recv(acceptor.worker, 1 << 20)
+
+
+async def test_incomplete_bodies_are_rejected_when_the_worker_ends(acceptor: LinkedAcceptor) -> None:
+    """A client that sends its body slowly does not hold up the end of the process."""
+    async with acceptor.running():
+        host, _, port = acceptor.server.url.removeprefix("http://").rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(post_head(len(acceptor.body)) + acceptor.body[:100])
+        async with asyncio.timeout(30):
+            while not acceptor.app.gate._bodies:  # noqa: ASYNC110 - polled from outside
+                await asyncio.sleep(0.005)
+            acceptor.app.handle_message(AdmissionState((503, TEXT, b"shutting down"), ends=True))
+            assert (await reader.readline()).split()[1] == b"503"
+        writer.close()
+
+
+async def test_a_used_ticket_opens_no_full_process(acceptor: LinkedAcceptor) -> None:
+    """The worker's answer to a new submission uses its ticket up here too: another body with it is not read."""
+    loop = asyncio.get_running_loop()
+    async with acceptor.running():
+        tickets = acceptor.app._tickets
+        tickets.key = b"k" * 32
+        ticket = tickets.give(0, "O=Bank")
+        acceptor.app._calls[1] = Call("POST", "/v1/submissions", b"", [(b"ticket", ticket)], lambda *_: None)
+        answered = msgspec.msgpack.encode(Answered(1, (200, TEXT, b""), "O=Bank"))
+        assert tickets.counts(ticket)
+        await loop.sock_sendall(acceptor.worker, len(answered).to_bytes(4, "little") + answered)
+        async with asyncio.timeout(30):
+            while acceptor.app._calls:  # noqa: ASYNC110 - polled from outside
+                await asyncio.sleep(0.005)
+        assert not tickets.counts(ticket)
 
 
 def _submitted(data: bytes) -> int:

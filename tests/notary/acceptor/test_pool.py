@@ -18,8 +18,8 @@ import pytest
 from loadtest.rig.machine import family
 from notary.acceptor import AcceptorPool
 from notary.acceptor.link import Link
-from notary.acceptor.messages import Answered
-from notary.acceptor.pool import _bound_again
+from notary.acceptor.messages import AdmissionState, Answered
+from notary.acceptor.pool import PINGS_MAX, _bound_again
 from notary.config import load
 from notary.http import App, bind
 from ordering.errors import ConfigurationError, Fatal, FatalCode
@@ -194,6 +194,38 @@ async def test_a_process_that_cannot_be_made_leaves_its_connections_to_the_other
         await asyncio.to_thread(until, lambda: listening_on(pool.url) == 2)
     finally:
         await pool.stop(1)
+
+
+async def test_a_process_that_hangs_is_replaced(own_directory: NotaryDirectory, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stopped process answers no pings. It is killed, so that its connections end; its successor gets those that wait."""
+    monkeypatch.setattr("notary.acceptor.pool.PING_S", 0.6)
+    states: list[AdmissionState] = []
+    send = Link.send
+
+    def noted(link: Link[Any, Any], message: Any) -> None:
+        if isinstance(message, AdmissionState):
+            states.append(message)
+        send(link, message)
+
+    monkeypatch.setattr(Link, "send", noted)
+    others = family([os.getpid()])
+    async with serving(own_directory, {"http.acceptor_processes": 1}) as service:
+        service.gate.set()
+        [acceptor] = set(family([os.getpid()])) - set(others)
+        assert (await service.post(bank.body(spend()))).status_code == 200
+        time.sleep(0.6 * PINGS_MAX + 1)  # noqa: ASYNC251 - a pause of the worker: its own fault
+        await asyncio.sleep(0.5)
+        assert is_running(acceptor)
+        known = len(states)
+        os.kill(acceptor, signal.SIGSTOP)
+        with pytest.raises(httpx.TransportError):
+            await service.post(bank.body(spend()))
+        assert not is_running(acceptor)
+        async with asyncio.timeout(30):
+            while len(states) == known:  # noqa: ASYNC110 - polled from outside
+                await asyncio.sleep(0.01)
+        assert states[-1].ticket_key, "the successor knows the state of the gate"
+        assert (await service.post(bank.body(spend()))).status_code == 200
 
 
 # ---- what is counted ----

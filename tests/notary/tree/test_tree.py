@@ -80,6 +80,12 @@ def test_growth_in_any_steps(steps: list[int]) -> None:
     assert tiles == grown(tree.size)[1]
 
 
+def wrong_proofs(proof: list[bytes]) -> list[tuple[str, list[bytes]]]:
+    """Returns proofs that are not valid where this one is, each with the reason."""
+    changed = [("proof-too-short", []), ("proof-too-short", proof[:-1]), ("wrong-root", [EMPTY_ROOT, *proof[1:]])] if proof else []
+    return [("proof-too-long", [*proof, EMPTY_ROOT]), *changed]
+
+
 def test_every_proof_of_small_trees() -> None:
     """Each leaf and each older size of trees up to 40 leaves is proven, and the proof proves no other."""
     _, tiles = grown(40)
@@ -92,16 +98,33 @@ def test_every_proof_of_small_trees() -> None:
             for other in (index - 1, index + 1):
                 with pytest.raises(ProofError):
                     check_inclusion(other, size, LEAVES[index], proof, roots[size])
-            for wrong in (proof[:-1] if proof else [EMPTY_ROOT], [*proof, EMPTY_ROOT], [EMPTY_ROOT, *proof[1:]]):
-                with pytest.raises(ProofError):
+            for reason, wrong in wrong_proofs(proof):
+                with pytest.raises(ProofError) as refused:
                     check_inclusion(index, size, LEAVES[index], wrong, roots[size])
+                assert refused.value.reason == reason
         for old in range(size + 1):
             proof = view.consistency(old)
             check_consistency(old, size, roots[old], roots[size], proof)
             with pytest.raises(ProofError):
                 check_consistency(old, size, leaf_hash(b"x"), roots[size], proof)
-            with pytest.raises(ProofError):
-                check_consistency(old, size, roots[old], roots[size], [*proof, EMPTY_ROOT])
+            for reason, wrong in wrong_proofs(proof):
+                with pytest.raises(ProofError) as refused:
+                    check_consistency(old, size, roots[old], roots[size], wrong)
+                assert refused.value.reason == reason
+        for old in (-1, size + 1):
+            with pytest.raises(ProofError) as refused:
+                check_consistency(old, size, roots[0], roots[size], [])
+            assert refused.value.reason == "index-out-of-range"
+
+
+@pytest.mark.parametrize("size", [1, 5, 255, 257])
+def test_a_view_stays_as_it_is_while_its_tree_grows(size: int) -> None:
+    """Receipts are made from a view of the edge while later leaves are appended."""
+    tree, tiles = grown(size)
+    view = TreeView(size, tree.edge, tiles.inside)
+    tree.append(LEAVES[size : size + 3])
+    for index in {0, size - 1}:
+        check_inclusion(index, size, LEAVES[index], view.inclusion(index), naive_root(LEAVES[:size]))
 
 
 @given(st.integers(1, 66_000), st.data())
