@@ -142,7 +142,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse the bytes, or keep them until it is the connection's turn."""
-        if self._state >= ConnectionState.CLOSING or self._broken or (self._last and self._state is ConnectionState.DECIDING):
+        if self._state >= ConnectionState.CLOSING:
             return
         if self._unread or self._in_line or self._is_held():
             self._keep(self._unread + data)

@@ -184,7 +184,6 @@ class Parser:
         if self._offered:
             return
         self._moved = True
-        self.body_left = 0
         call, self._arriving = self._arriving, None
         if call is not None:
             self._receiver.ended(call)

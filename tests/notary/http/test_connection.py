@@ -374,17 +374,34 @@ async def test_a_client_that_leaves_during_a_decision_is_noticed(monkeypatch: py
         assert talk.app.calls[0].gone
 
 
-async def test_a_flood_behind_a_call_that_waited_stays_in_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading resumes during the decision, to see whether the client leaves. It ends again with the next bytes, however many come."""
-    monkeypatch.setattr(lines, "SLICE_S", -1.0)
+@pytest.mark.parametrize("slice_s", [-1.0, 60.0], ids=["waited", "at once"])
+@pytest.mark.parametrize(
+    ("last", "behind"), [("X: y", b""), ("Connection: close", b""), ("X: y", b"\0\0\0")], ids=["more", "last", "broken"]
+)
+async def test_a_flood_behind_a_call_stays_in_the_socket(monkeypatch: pytest.MonkeyPatch, slice_s: float, last: str, behind: bytes) -> None:
+    """Reading resumes during the decision, to see whether the client leaves. It ends with the next bytes, also if none of them counts."""
+    monkeypatch.setattr(lines, "SLICE_S", slice_s)
     async with talking() as talk:
-        await talk.send(head("/read", "X: " + "x" * SLICE_BYTES) + CHUNKS_END)
+        await talk.send(head("/read", last, "X: " + "x" * SLICE_BYTES) + CHUNKS_END + behind)
         await talk.until(ConnectionState.DECIDING)
         flood = asyncio.create_task(asyncio.get_running_loop().sock_sendall(talk.client, b"\0" * len(LARGE) * 2))
         await turns(200)
-        assert 0 < len(talk.connection._unread) <= 1 << 20
+        assert len(talk.connection._unread) <= 1 << 20
         assert not flood.done()
         flood.cancel()
+        talk.app.calls[0].answer((200, TEXT, b"first"))
+        await talk.until(ConnectionState.CLOSING, ConnectionState.CLOSED)
+
+
+async def test_a_long_poll_ends_when_its_connection_is_reset() -> None:
+    """Otherwise clients that connect and reset would use up all long polls. No end of their bytes comes before."""
+    async with talking() as talk:
+        await talk.send(head("/read") + CHUNKS_END)
+        talk.app.calls[0].left = lambda: talk.app.heard.append("poll left")
+        await lost(talk)
+        async with asyncio.timeout(10):
+            await talk.until(ConnectionState.CLOSED)
+        assert talk.app.heard == ["complete", "poll left"]
 
 
 async def test_a_bug_in_a_call_that_waited_costs_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -468,6 +485,13 @@ async def test_small_trailers_are_dropped() -> None:
         await talk.send(head("/read") + CHUNK + b"0\r\nX: y\r\n\r\n")
         assert talk.app.heard == ["piece b'x'", "complete"]
         assert b"x" not in dict(talk.app.calls[0].headers)
+
+
+async def test_trailers_of_each_call_are_counted_anew() -> None:
+    """A connection may have any number of them."""
+    async with talking() as talk:
+        await talk.send((head("/now") + b"0\r\n" + b"X: y\r\n" * 100 + b"\r\n") * 3)
+        assert (await talk.read()).count(b"HTTP/1.1 200") == 3
 
 
 async def test_who_never_reads_is_closed() -> None:

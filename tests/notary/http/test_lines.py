@@ -193,3 +193,21 @@ async def test_strangers_do_not_hold_up_clients_who_come_back(taken: Taken, monk
     taken.wait(ClientKey("192.0.2.9"), "second")
     await taken.until(3)
     assert taken.names[:3] == ["first", "second", "stranger 0"]
+
+
+async def test_nobody_overtakes_the_clients_of_its_line(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work for another line may be done at once, and begins a slice of time."""
+    monkeypatch.setattr(lines_module, "SLICE_S", 60.0)
+    taken.lines.wait(A, lambda waited_s: None)
+    assert not taken.lines.may_go(A)
+    assert taken.lines.slice_is_over()
+    assert taken.lines.may_go(B)
+    assert not taken.lines.slice_is_over()
+
+
+async def test_little_time_is_saved_for_backlogged_lines(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After hours without a backlog, its rejections do not use the time of others."""
+    monkeypatch.setattr(lines_module, "BACKLOGGED_PART", 1.0)
+    taken.wait(B, "other")
+    await taken.until(1)
+    assert taken.lines._rejecting_s == lines_module.REJECTING_S_MAX

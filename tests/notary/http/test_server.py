@@ -421,6 +421,8 @@ async def test_an_address_that_grows_gives_places_in_the_same_turn() -> None:
             "10.0.0.1": 1,
             "10.0.0.2": 1,
         }
+        await turns()
+        assert full._largest is None, "it grows with each connection"
         for network in ("127.0.0.3", "10.0.0.1", "10.0.0.2"):
             full.release(network)
 
