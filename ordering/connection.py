@@ -56,13 +56,18 @@ class KafkaSecurity(msgspec.Struct, frozen=True, kw_only=True):
         settings: dict[str, Any] = {"security_protocol": self.protocol}
         if self.protocol.endswith("SSL"):
             try:
-                settings["ssl_context"] = create_ssl_context(cafile=self.ca_file, certfile=self.cert_file, keyfile=self.key_file)
-            except OSError as problem:  # SSLError is one
+                # An empty password: without one, OpenSSL would ask at the terminal for that of an encrypted key.
+                settings["ssl_context"] = create_ssl_context(
+                    cafile=self.ca_file, certfile=self.cert_file, keyfile=self.key_file, password=""
+                )
+            except (OSError, ValueError) as problem:  # SSLError is an OSError; the other is for a path with a NUL
                 given = [file for file in (self.ca_file, self.cert_file, self.key_file) if file]
                 # Errors of `ssl` do not name the file.
                 unreadable = [file for file in given if not os.access(file, os.R_OK)]
                 files = ", ".join(unreadable or given)
-                raise ConfigurationError(f"the TLS files for Kafka ({files or 'none given'}) cannot be used: {problem}") from problem
+                raise ConfigurationError(
+                    f"the TLS files for Kafka ({files or 'none given'}) cannot be used: {problem}. Keys are unencrypted PEM"
+                ) from problem
         if self.protocol.startswith("SASL"):
             if self.sasl_mechanism not in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
                 raise ConfigurationError(f"SASL mechanism {self.sasl_mechanism!r}: use PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")

@@ -116,8 +116,8 @@ def _tls(given: Mapping[str, str]) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=given.get(f"{_TRUST}.location"))
         if key := given.get(f"{_KEY}.location"):
-            context.load_cert_chain(key, password=given.get("ssl.key.password"))
-    except OSError as problem:  # SSLError is one
+            context.load_cert_chain(key, password=given.get("ssl.key.password", ""))  # with None OpenSSL would ask at the terminal
+    except (OSError, ValueError) as problem:  # SSLError is an OSError
         raise CouldNotVerify(f"the files of ssl.truststore.location and ssl.keystore.location cannot be used: {problem}") from None
     context.check_hostname = bool(given.get("ssl.endpoint.identification.algorithm", "https"))
     return context

@@ -32,8 +32,9 @@ _LATEST, _EARLIEST = -1, -2
 """Times that stand for the log end offset and the log start offset."""
 _READ_UNCOMMITTED: Final = 0
 """The log end offset is the high watermark, also while a transaction is open."""
-_PROBLEMS: Final = (KafkaError, OSError, ValueError, NotImplementedError)
-"""Failures of a response, a connection, an address, and a version of a request that brokers lack. A `TimeoutError` is an `OSError`."""
+_PROBLEMS: Final = (KafkaError, OSError, ValueError, OverflowError, NotImplementedError)
+"""Failures of a response, a connection, an address, and a version of a request that brokers lack. A `TimeoutError` is an `OSError`, and
+a port above 65535 an `OverflowError`."""
 
 _Result = TypeVar("_Result")
 
@@ -235,7 +236,8 @@ def _is_final(problem: Exception) -> bool:
     found = problem.__cause__ or problem
     if isinstance(found, KafkaError):
         return not found.retriable and not isinstance(found, UnknownError)  # an `UnknownError` has a code that aiokafka does not know
-    return isinstance(found, (ssl.SSLError, socket.gaierror, ValueError, NotImplementedError)) and not isinstance(found, ssl.SSLEOFError)
+    finals = (ssl.SSLError, socket.gaierror, ValueError, OverflowError, NotImplementedError)
+    return isinstance(found, finals) and not isinstance(found, ssl.SSLEOFError)
 
 
 def _text(problem: BaseException) -> str:

@@ -80,7 +80,7 @@ def _read(kafka: Kafka, part: TaskOffsets) -> Iterator[pa.RecordBatch]:
     with asyncio.Runner() as runner:
         client = AIOKafkaClient(loop=runner.get_loop(), **client_settings(kafka))
         try:
-            runner.run(_connect(client, name))
+            runner.run(_connect(client))
             while offset < part.offset_end:
                 fetched, offset_next = runner.run(_fetch(client, KafkaPartition(name, partition), offset))
                 for rows in _pieces(decode(fetched, offset, part.offset_end)):
@@ -108,11 +108,12 @@ def _pieces(records: Iterator[DecodedRecord]) -> Iterator[list[DecodedRecord]]:
         yield rows
 
 
-async def _connect(client: AIOKafkaClient, topic: str) -> None:
+async def _connect(client: AIOKafkaClient) -> None:
     try:
         async with asyncio.timeout(READ_S_MAX):
             await client.bootstrap()
-            await client.set_topics([topic])
+            # Metadata of all topics: aiokafka's request for one topic would create it, if it was deleted since its offsets were read.
+            await client.force_metadata_update()
     except TimeoutError:
         raise TimeoutError(f"no broker has answered for {READ_S_MAX} s") from None
 

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 
 from notary.client import tls_context
 from notary.tls import Certificates, TlsFiles, expiry_s
+from ordering.connection import KafkaSecurity
 from ordering.errors import ConfigurationError
 from tests.notary.certificates import DAY, Authority
 
@@ -126,6 +127,8 @@ def test_an_encrypted_key_is_rejected_and_not_asked_for(tmp_path: Path) -> None:
         Certificates(TlsFiles(str(certificate), str(key), "", True))
     with pytest.raises(ConfigurationError, match="unencrypted PEM key"):
         tls_context(None, certificate, key)
+    with pytest.raises(ConfigurationError, match="Keys are unencrypted PEM"):
+        KafkaSecurity(protocol="SSL", cert_file=str(certificate), key_file=str(key)).settings()
 
 
 def test_the_expiry_of_a_certificate_is_read(tmp_path: Path) -> None:

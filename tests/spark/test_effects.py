@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from notary.decision import Decision, Outcome
+from ordering.records import SalvageDone, SalvageItems, Settle
+from ordering.records import View as OrderingView
 from spark_join.order.effects import AppliedRecord, Effects, carry_of
 from spark_join.order.identity import Identity, identity_of
 from spark_join.order.ordering_records import SCHEMA, Fields, read
@@ -14,7 +17,8 @@ from tests.checkers.records import View
 from tests.checkers.replay import ORDERING, Applied, RecordsByPartition, Replayed, Seen, Why, replay
 from tests.checkers.signed_log import T0, SignedLog
 from tests.checkers.test_replay import worked_log
-from tests.joiner.salvaged import named_again
+from tests.joiner.history import History
+from tests.joiner.salvaged import Owner, item_of, named_again
 from tests.model.real import salvaged_log
 from tests.spark.random_logs import DAY_MS, random_log
 
@@ -166,6 +170,40 @@ def test_a_sealed_entry_uses_up_its_sequence() -> None:
     assert [_found(each) for each in applied] == [_effect_of(each) for each in replayed.records]
     assert _carried(effects) == _expected(replayed)
     assert (applied[3].is_sealed, applied[-1].skipped, effects.carry.log_time_ms) == (True, "sequence", 0)
+
+
+def test_odd_salvages_have_the_effects_of_the_replay() -> None:
+    """A key record drops the items before it; times of items may fall; a begin after a hole and a settle record without a key count not."""
+    history = History()
+    history.activate(2)
+    history.register(version=2)
+    owner = Owner(history)
+    owner.key()
+    begun = owner.begin()
+    late, early = [item_of(Decision(at, bytes([at]) * 32, Outcome.COMMITTED, T0 - at)) for at in (0, 1)]
+    owner.items(late)
+    history.put(ORDERING, None, begun.value)
+    owner.key("second")
+    dropped = replay(history.by_partition)
+    view, key = OrderingView(dropped.seen, dropped.history), history.key.public_key
+    owner.append(SalvageItems(key, view, 1, (early,)))
+    owner.append(SalvageDone(key, view, 1, dropped.root(0)))
+    owner.begin()
+    owner.items(late)
+    owner.items(early)
+    owner.done(late, early)
+    history.register("w2", version=2)
+    owner.append(Settle(owner.reader().joiner.history.view, b""))
+    owner.key("third")
+    history.entry(2, 1, "on its way")
+    owner.begin()
+    replayed = replay(history.by_partition)
+    effects, applied = _applied(history.by_partition)
+    complete = len(replayed.records)
+    assert [_found(each) for each in applied[:complete]] == [_effect_of(each) for each in replayed.records]
+    assert [each.skipped for each in applied if each.skipped] == ["view", "salvage", "salvage", "key", "view"]
+    assert (replayed.salvaged, replayed.log_time, replayed.ended_by) == (2, T0, "hole")
+    assert carry_of(effects.encoded()).log_time_ms == T0
 
 
 def test_random_logs_meet_everything() -> None:

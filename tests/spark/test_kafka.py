@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import for_code
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat, load_pem_private_key
 from pyspark.sql import DataFrame, SparkSession
 
 from notary import keys as keys_of_notary
@@ -41,6 +42,7 @@ from tests.clients.load import Load, until
 from tests.clients.party import spend, state
 from tests.kafka.reading_back import read_log_records
 from tests.kafka.workers import NAME, Notary, Worker, opened
+from tests.notary.certificates import Authority
 from tests.spark.broker import Broker
 from tests.spark.nights import keep
 from tests.spark.second_writer import Planted, plant
@@ -258,6 +260,13 @@ def test_a_broker_without_a_reply_takes_limited_time() -> None:
             Admin(Kafka("b:1", "p", {"request.timeout.ms": value}))
 
 
+@pytest.mark.parametrize("port", ["99999", "port"])
+def test_a_port_that_does_not_exist_is_reported(port: str) -> None:
+    """A port above 65535 is an `OverflowError` of Python's sockets."""
+    with pytest.raises(CouldNotVerify, match=rf"Kafka at 127\.0\.0\.1:{port} does not describe its cluster: \w+Error\b"):
+        Admin(Kafka(f"127.0.0.1:{port}", "p", {})).brokers()
+
+
 def test_no_query_creates_a_topic(kafka_broker: Broker, kafka_prefix: str) -> None:
     """Brokers that create topics on demand, as Kafka's do by default, get no demand from a query about a missing topic."""
     kafka = Kafka(kafka_broker.bootstrap, kafka_prefix, {})
@@ -336,6 +345,26 @@ def test_properties_in_either_encoding(encoding: str) -> None:
     """A properties file may be in UTF-8, or in Latin-1, which Java's own tools read."""
     text = "ssl.truststore.location=/etc/schl\u00fcssel.pem\n"
     assert decode_properties(text.encode(encoding)) == text
+
+
+@pytest.mark.parametrize("more", [{}, {"ssl.key.password": "x" * 3000}])
+def test_an_encrypted_key_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: Mapping[str, str]) -> None:
+    """An encrypted key without its password is reported, and OpenSSL does not ask at the terminal; so is a password that is too long."""
+    pair = Authority().server()
+    key = load_pem_private_key(pair.key, None)
+    pem = tmp_path / "client.pem"
+    encrypted = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
+    pem.write_bytes(encrypted + pair.certificate)
+    load = ssl.SSLContext.load_cert_chain
+
+    def load_unless_asked(context: ssl.SSLContext, file: str, *, password: str | None) -> None:
+        assert password is not None, "OpenSSL would ask"
+        load(context, file, password=password)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", load_unless_asked)
+    given = {"security.protocol": "SSL", "ssl.keystore.type": "PEM", "ssl.keystore.location": str(pem), **more}
+    with pytest.raises(CouldNotVerify, match=r"ssl\.keystore\.location cannot be used"):
+        client_settings(Kafka("b:1", "p", given))
 
 
 def test_properties_for_the_producer(spark: SparkSession, kafka_broker: Broker) -> None:

@@ -1,14 +1,15 @@
 """Tests that ordering records decoded into columns have the same fields as those that the checkers decode. No Spark is needed."""
 
 import random
-from collections.abc import Iterator
-from hashlib import sha256
+from collections.abc import Iterator, Sequence
+from hashlib import sha256, sha512
 from struct import pack
 
 import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from notary.decision import Decision, Outcome, leaf
 from ordering.records import (
     FORMAT_VERSION,
     Activate,
@@ -29,7 +30,7 @@ from ordering.records import (
     View,
     encode,
 )
-from ordering.salvage import Hashed, Lost
+from ordering.salvage import Decided, Hashed, Lost
 from spark_join.constants import RECORD_DOMAIN
 from spark_join.order import ordering_records
 from spark_join.order.identity import Identity, is_signed
@@ -64,6 +65,9 @@ RECORDS: list[OrderingRecord] = [
     SalvageDone(b"\x04" * 32, VIEW, MAX, b"\x01" * 32),
     Trim(b"\x04" * 32, FAR, MAX, b"\x01" * 32),
 ]
+LOW, HIGH = (bytes((at,)) * 36 + b"\x00" + bytes(32) for at in (1, 2))
+"""Two conflicts of inputs."""
+COMMITTED_7, REJECTED_7 = (Decided(leaf(Decision(7, bytes(32), outcome, 5))) for outcome in (Outcome.COMMITTED, Outcome.INPUT_CONFLICT))
 GOOD = [encode(record) + SIGNATURE for record in RECORDS]
 NOT_UTF_8 = [b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82"]
 
@@ -159,6 +163,46 @@ def test_items_over_the_last_position() -> None:
     assert read(value) == {"kind": "malformed"}
 
 
+def test_what_only_its_size_makes_malformed() -> None:
+    """A genesis record without a notary name, and a salvage record of more than 1 MiB, are malformed; one of 1 MiB is not."""
+    genesis, head = Genesis(bytes(16), 1, bytes(32), bytes(32), "n", ""), bytes((2, 11)) + bytes(32 + 40) + bytes((1,))
+    nameless = encode(genesis)[:-5] + bytes(4) + SIGNATURE
+    count = (1 << 20) - len(head) - 12 - len(SIGNATURE)
+    largest, larger = (head + pack(">QI", 0, number) + b"\x02" * number + SIGNATURE for number in (count, count + 1))
+    for value, kind in ((nameless, "malformed"), (largest, "salvage-items"), (larger, "malformed")):
+        assert read(value)["kind"] == kind
+        assert (one_by_one.ordering_record(value, (1, 2)) is None) == (kind == "malformed")
+
+
+def _changed(item: Decided, conflicts: Sequence[bytes], *inputs: bytes, digest: bytes | None = None) -> Decided:
+    """Returns the item with other conflicts and inputs; its leaf has their number and hash, or another hash."""
+    joined = b"".join(conflicts)
+    return Decided(item.leaf[:-36] + pack(">I", len(conflicts)) + (digest or sha256(joined).digest()), joined, inputs)
+
+
+@pytest.mark.parametrize(
+    ("item", "is_good"),
+    [
+        (_changed(REJECTED_7, [LOW, HIGH]), True),
+        (_changed(REJECTED_7, [HIGH, LOW]), False),
+        (_changed(REJECTED_7, [LOW, LOW]), False),
+        (_changed(REJECTED_7, [LOW], digest=bytes(32)), False),
+        (_changed(REJECTED_7, [LOW[:36] + b"\x01" + LOW[37:]]), False),
+        (_changed(REJECTED_7, [LOW], bytes(36)), False),
+        (_changed(COMMITTED_7, [], LOW[:36], HIGH[:36]), True),
+        (_changed(COMMITTED_7, [], HIGH[:36], LOW[:36]), False),
+        (_changed(COMMITTED_7, [], LOW[:36], LOW[:36]), False),
+    ],
+)
+def test_each_rule_of_an_item(item: Decided, is_good: bool) -> None:
+    """An item whose order, kinds, hash or inputs break one rule makes its record malformed, for both decoders."""
+    value = encode(SalvageItems(b"\x04" * 32, VIEW, 7, (item,))) + SIGNATURE
+    assert (read(value)["kind"], one_by_one.ordering_record(value, (1, 2)) is not None) == (
+        "salvage-items" if is_good else "malformed",
+        is_good,
+    )
+
+
 def test_items_without_the_owners_signature(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader decodes the items of a salvage only if the owner has signed the record."""
     owner = Ed25519PrivateKey.generate()
@@ -188,3 +232,12 @@ def test_keys_that_sign_everything() -> None:
     identity_point = b"\x01" + bytes(31)
     for key in (identity_point, bytes(32), b"\x01" + bytes(30) + b"\x80", (2**255 - 18).to_bytes(32, "little"), b"", b"\xff" * 32):
         assert not is_signed(key, identity_point + bytes(32), b"anything")
+    # With such a key, each number and its multiple of the base point are a signature too: the key must be rejected for its own sake.
+    seed, order = bytes(32), 2**252 + 27742317777372353535851937790883648493
+    number = (int.from_bytes(sha512(seed).digest()[:32], "little") & (2**254 - 8) | 2**254) % order
+    signature = Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw() + number.to_bytes(32, "little")
+    for key in (identity_point, (2**255 - 18).to_bytes(32, "little")):
+        assert not is_signed(key, signature, b"anything")
+    own = signature[:32]  # the public key of `number`: it makes a signature whose first half is of small order
+    challenge = int.from_bytes(sha512(identity_point + own + b"anything").digest(), "little")
+    assert not is_signed(own, identity_point + (challenge * number % order).to_bytes(32, "little"), b"anything")

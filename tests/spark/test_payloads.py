@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 
 from spark_join.errors import CouldNotVerify
@@ -47,6 +49,20 @@ def test_limits_are_alike(batch: object, read: bool) -> None:
     value = json.dumps(batch).encode()
     assert (_read(value) is not None) == read
     assert _read(value) == _expected(value)
+
+
+def test_a_signature_has_one_text() -> None:
+    """Base64 whose last bits are not 0 decodes to the same bytes, and is malformed, for both decoders."""
+    for text, is_read in (("QQ==", True), ("QR==", False)):
+        value = json.dumps([{**json.loads(VALUE)[0], "signature": text}]).encode()
+        assert [_read(value) is not None, _expected(value) is not None] == [is_read, is_read]
+
+
+def test_no_other_curve_is_checked() -> None:
+    """A party's key on another curve than P-256 is refused."""
+    key = ec.generate_private_key(ec.SECP384R1()).public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    with pytest.raises(ValueError, match="P-256"):
+        Signatures(NOTARY, {"p": key.decode()})
 
 
 @pytest.mark.parametrize("value", GARBAGE)

@@ -175,6 +175,15 @@ def test_what_cannot_be_read_is_reported(log: WrittenLog) -> None:
         read_records(log.spark, Kafka("b:1", "p", {"ssl.engine.factory.class": "x"}), {("ordering", 0): OffsetRange(0, 1)})
 
 
+def test_no_reading_creates_a_topic(kafka_broker: Broker, kafka_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that is deleted between the reading of its offsets and of its records is reported, and stays deleted."""
+    kafka = Kafka(kafka_broker.bootstrap, kafka_prefix, {})
+    monkeypatch.setattr(reading, "READ_S_MAX", 1)
+    with pytest.raises(CouldNotVerify, match=r"\.ordering partition 0 cannot be read at offset 0: for 1 s, it has no leader"):
+        list(reading._read(kafka, reading.TaskOffsets(("ordering", 0), 0, 1)))
+    assert kafka.ordering not in kafka_broker.topics()
+
+
 class _Client:
     """A client whose leader answers with these topics, one after the other."""
 

@@ -1,23 +1,27 @@
 """Spark decides logs with salvages as workers and the replay do (R11); it reports what an owner restores wrongly."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pyspark.sql import SparkSession
 
+from notary.decision import Conflict, Decision, Kind, Outcome
 from ordering.log import ORDERING, Record
-from ordering.records import Trim, View
-from ordering.salvage import Hashed, Lost
+from ordering.records import Entry, Trim, View, batch_key
+from ordering.salvage import Decided, Hashed, Lost
+from payload import decode_submission, encode_batch
 from spark_join.engine.stages import Stages
 from spark_join.log import ORDERING as ORDERING_TOPIC
 from spark_join.log.archive import read_archive
 from spark_join.state import AppliedState, rest_of, start
 from spark_join.verify import Verified, verify
 from tests.checkers.replay import RecordsByPartition, Replayed, replay
-from tests.joiner.history import History
-from tests.joiner.salvaged import Owner
+from tests.joiner.history import NOTARY, T0, History
+from tests.joiner.salvaged import Owner, SalvageReader, item_of
 from tests.model.real import salvaged_log
 from tests.spark.archived import archive
 from tests.spark.broker import Broker
@@ -173,6 +177,69 @@ def test_nights_of_a_salvaged_log(
     report = json.loads((tuesday / "report.json").read_text())
     assert (report["decisions"], report["continued_from"]["report"]) == (4, str(monday / "report.json"))
     assert report["state_sha256"] is not None
+
+
+def _request(label: str, *inputs: str, references: Sequence[str] = ()) -> tuple[bytes, bytes]:
+    """Returns the id of a transaction, and the payload value of a batch with it alone; a state is the name of its transaction."""
+    states = {
+        name: [f"{sha256(each.encode()).hexdigest()}:0" for each in some] for name, some in (("inputs", inputs), ("references", references))
+    }
+    asked = {**{name: some for name, some in states.items() if some}, "content_hash": sha256(label.encode()).hexdigest()}
+    signed = decode_submission(json.dumps({"party": "O=A", "signature": "", "requests": [asked]}).encode(), NOTARY)
+    return signed.requests[0].transaction_id, encode_batch([signed.encoded])
+
+
+def _cited(position: int, state: str, by: bytes) -> Decided:
+    """Returns the item of a rejection for that state, which the transaction with the id `by` has consumed."""
+    conflict = Conflict(sha256(state.encode()).digest() + bytes(4), Kind.INPUT, sha256(by).digest())
+    return item_of(Decision(position, sha256(b"%d" % position).digest(), Outcome.INPUT_CONFLICT, 5, (conflict,)))
+
+
+def _late_reservations() -> RecordsByPartition:
+    """Returns a log with salvages in a row that declare positions lost and reserve states, copies of their records, and late requests."""
+    history = _history()
+    late, second, kept = _request("late", "s", "t"), _request("second", "s"), _request("kept", "k")
+    sequence = 0
+
+    def batch(request: tuple[bytes, bytes]) -> None:
+        nonlocal sequence
+        sequence += 1
+        id_, value = request
+        history.put(0, batch_key(1, sequence), value)
+        history.ordering(Entry(1, sequence, history.view, T0, 0, sha256(value).digest(), (id_,)))
+
+    batch(_request("first", "a"))
+    owner = Owner(history)
+    committed = Decision(3, kept[0], Outcome.COMMITTED, 5)
+    owner.salvage(Lost(), _cited(2, "s", late[0]), item_of(committed, [sha256(b"k").digest() + bytes(4)]))
+    for record in history.by_partition[ORDERING][-4:]:
+        history.put(ORDERING, None, record.value)
+    owner.key("dropped")
+    owner.begin()
+    owner.items(Hashed(bytes(32)))
+    owner.name = "another"
+    owner.salvage(Lost(), _cited(5, "s", late[0]), _cited(6, "t", late[0]))
+    for request in (second, _request("refers", references=["t"]), kept):
+        batch(request)
+    for request in (_request("third", "s"), late, _request("after", "t"), second, kept, _request("other", "b", references=["a"])):
+        batch(request)
+    return history.by_partition
+
+
+def test_a_late_transaction_gets_what_salvages_reserved(spark: SparkSession, tmp_path: Path) -> None:
+    """A state that two salvages show as consumed is free for one late transaction alone, in the next run too; copies do not count."""
+    by_partition = _late_reservations()
+    replayed = replay(by_partition)
+    reader = SalvageReader(SimpleNamespace(by_partition=by_partition)).read()
+    assert (reader.index.position_next, reader.index.tree.root_with([])) == (replayed.size, replayed.root(replayed.size))
+    early = {each: records[:-6] if each == ORDERING else records for each, records in by_partition.items()}
+    state = None
+    for name, log in (("monday", early), ("tuesday", by_partition)):
+        found = _verified(spark, tmp_path / name, log, state)
+        decided = replay(log)
+        assert (found.decided, found.root, _found(found)) == (decided.size, decided.root(decided.size), [])
+        state = found.after()
+    assert [decision["reason"] for decision in replayed.decisions[-4:]] == ["input-conflict", None, "input-conflict", "reference-conflict"]
 
 
 def _found(verified: Verified) -> list[tuple[str, int | None, str]]:
