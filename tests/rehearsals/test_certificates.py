@@ -96,7 +96,7 @@ def test_the_certificates_of_all_servers_expire(
             operator.run(f"ssh {last} systemctl restart notary-worker", running.well)
             (worker,) = [service for service in made.workers if service.host == last]
             while not all(sign in worker.out.read_text() for sign in signs):
-                assert worker.process.poll() is None, worker.said
+                assert worker.process.poll() is None, worker.last_lines
                 time.sleep(0.1)
             noticed_s = time.monotonic()
             running.goes_on(10)
