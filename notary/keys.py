@@ -150,10 +150,15 @@ def prepare(key_file: Path, history_file: Path, origin: str) -> PreparedKey:
 
 
 def is_missing(file: Path) -> bool:
-    """Returns true if there is no such file. Raises `ConfigurationError` if that is unknown, as in a folder that cannot be read."""
+    """Returns true if there is no such file. Raises `ConfigurationError` if that is unknown, as in a folder that cannot be read.
+
+    It is also unknown for a link to nothing: the volume with the key may not be mounted.
+    """
     try:
         file.stat()
     except (FileNotFoundError, NotADirectoryError):
+        if file.is_symlink():
+            raise ConfigurationError(f"{file} is a link to nothing: mount what it names; if that is lost, remove the link") from None
         return True
     except OSError as problem:
         raise ConfigurationError(f"whether {file} is there cannot be seen: {why_unreadable(file, problem)}") from None

@@ -584,13 +584,18 @@ def test_the_key_and_a_content_are_lost(intact: Wreck, bank: Bank, names: list[s
     assert intact.salvage("--index", intact.index, "--yes")["done"] is False
 
 
-def test_a_key_that_cannot_be_read_is_not_lost(intact: Wreck) -> None:
-    """It may be there, as in a folder that is closed to this user: nothing is appended, and no key replaces it."""
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [("notary-key.pem", "is there cannot be seen"), ("not-mounted/key.pem", "is a link to nothing")],
+    ids=["closed", "away"],
+)
+def test_a_key_that_cannot_be_read_is_not_lost(intact: Wreck, names: str, why: str) -> None:
+    """It may be there, in a folder that is closed to this user or not mounted: nothing is appended, and no key replaces it."""
     lose_key(intact, "notary-key.pem")
     key = intact.directory.path / "notary-key.pem"
-    key.symlink_to(key)
+    key.symlink_to(intact.directory.path / names)
     before = log_ends(intact.directory.path)
-    assert "is there cannot be seen" in intact.salvage("--index", intact.index, "--lost", "--yes", code=2)["stderr"]
+    assert why in intact.salvage("--index", intact.index, "--lost", "--yes", code=2)["stderr"]
     assert log_ends(intact.directory.path) == before
     assert cli.main(["key", "rotate", "--lost", "--config", str(intact.directory.config)]) == 2
     assert log_ends(intact.directory.path) == before
