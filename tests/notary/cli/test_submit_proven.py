@@ -72,7 +72,8 @@ def committed_after_all(decisions: list[dict[str, Any]]) -> None:
 
 
 def another_time(decisions: list[dict[str, Any]]) -> None:
-    decisions[0]["log_time"] += 1
+    for decision in decisions:  # together: log time never falls
+        decision["log_time"] += 1
 
 
 def badly_signed(decisions: list[dict[str, Any]]) -> None:

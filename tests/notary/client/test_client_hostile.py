@@ -6,7 +6,7 @@ import json
 import ssl
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from notary.cli import main
 from notary.cli.submit import tls_of
 from notary.client import Contradiction, KnownNotaries, Rejected, Unanswered, Unproven, tls_context
-from notary.client.answers import read_transaction
+from notary.client.answers import read_decisions, read_transaction
 from notary.client.transport import http_client
 from notary.receipts import VerifierKey
 from notary.receipts.key_history import endorse
 from ordering.errors import ConfigurationError, Malformed
+from payload import Request
+from payload.request import decode_request
 from tests.notary.certificates import Authority
 from tests.notary.client import scripted
 from tests.notary.client.scripted import (
@@ -287,6 +289,66 @@ def test_members_that_contradict_each_other_are_malformed(reason: str, conflicts
     decision = {"transaction_id": "ab" * 32, "position": 0, "outcome": "rejected", "log_time": 0}
     with pytest.raises(Malformed, match=problem):
         read_transaction(json.dumps({**decision, "reason": reason, "conflicts": conflicts}).encode(), "ab" * 32)
+
+
+def asked_for(wire: dict[str, Any]) -> Request:
+    return decode_request(json.dumps(wire).encode(), NAME)
+
+
+WINDOWED, LATER = [asked_for({**request(number), "time_window": {"from": 1_000, "until": 2_000}}) for number in (1, 2)]
+COMMITTED: dict[str, Any] = {"outcome": "committed", "reason": None}
+OUTSIDE: dict[str, Any] = {"outcome": "rejected", "reason": "outside-time-window"}
+
+
+def answered(*decisions: dict[str, Any]) -> tuple[object, ...]:
+    """Returns what the client reads from an answer to `WINDOWED` and `LATER`."""
+    asked = [WINDOWED, LATER][: len(decisions)]
+    members = [
+        {"transaction_id": each.transaction_id.hex(), "position": at, "conflicts": [], **decision}
+        for at, (each, decision) in enumerate(zip(asked, decisions, strict=True))
+    ]
+    return read_decisions(json.dumps({"decisions": members}).encode(), asked, complete=True)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "log_time", "problem"),
+    [
+        (COMMITTED, 999, "committed at log_time 999, which is outside the request's time window"),
+        (COMMITTED, 1_000, ""),
+        (COMMITTED, 1_999, ""),
+        (COMMITTED, 2_000, "committed at log_time 2000, which is outside"),
+        (OUTSIDE, 999, ""),
+        (OUTSIDE, 1_000, "outside-time-window at log_time 1000, which is inside"),
+        (OUTSIDE, 1_999, "outside-time-window at log_time 1999, which is inside"),
+        (OUTSIDE, 2_000, ""),
+    ],
+)
+def test_an_outcome_is_compared_with_the_time_window(outcome: dict[str, Any], log_time: int, problem: str) -> None:
+    """The id covers the window, so each reply of a notary that keeps the contract is about these two ends."""
+    with pytest.raises(Malformed, match=problem) if problem else nullcontext():
+        assert len(answered({**outcome, "log_time": log_time})) == 1
+
+
+def test_a_request_without_a_window_is_never_outside_it() -> None:
+    open_at_both_ends = asked_for(request(1))
+    decision = {**OUTSIDE, "transaction_id": open_at_both_ends.transaction_id.hex(), "position": 0, "conflicts": [], "log_time": 0}
+    with pytest.raises(Malformed, match="inside the request's time window"):
+        read_decisions(json.dumps({"decisions": [decision]}).encode(), [open_at_both_ends], complete=True)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "problem"),
+    [
+        ((0, 1_000), (1, 1_000), ""),
+        ((1, 1_001), (0, 1_000), ""),
+        ((0, 1_001), (1, 1_000), "log_time falls from 1001 at position 0 to 1000 at 1"),
+        ((7, 1_000), (7, 1_000), "two transactions at position 7"),
+    ],
+)
+def test_log_time_does_not_fall_as_position_rises(first: tuple[int, int], second: tuple[int, int], problem: str) -> None:
+    decisions = [{**COMMITTED, "position": position, "log_time": log_time} for position, log_time in (first, second)]
+    with pytest.raises(Malformed, match=problem) if problem else nullcontext():
+        assert len(answered(*decisions)) == 2
 
 
 async def test_a_rejection_on_a_second_connection_leaves_the_outcome_unknown() -> None:
