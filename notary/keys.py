@@ -169,7 +169,7 @@ def begin_anew(key_file: Path, history_file: Path, origin: str, known: Sequence[
     """Make the key that replaces a lost one, as `<key file>.next`; or return that of an earlier call, or of a prepared rotation.
 
     `known`: the public keys that have been in force in the log, in order. The last one is in force. A prepared history is kept only if
-    that key has endorsed the new one. A former key never comes into force again, so it is replaced.
+    it leads from that key to the new one. A former key never comes into force again, so it is replaced.
 
     Raises `ConfigurationError`, also if this machine has the key: `prepare` endorses the next one by it.
     """
@@ -244,7 +244,7 @@ def _put_next(made: Path, key_file: Path, history_file: Path) -> None:
 
 
 def endorsed_next(key_file: Path, history_file: Path, origin: str, in_force: bytes) -> bool:
-    """Returns true if a prepared key is here that the key in force has endorsed. Raises `ConfigurationError`."""
+    """Returns true if a prepared key is here to which a history leads from the key in force. Raises `ConfigurationError`."""
     key_next = next_of(key_file)
     return key_next.exists() and _continues(next_of(history_file), load(key_next).public_key(), origin, in_force)
 
@@ -301,11 +301,10 @@ def finish(key_file: Path, history_file: Path, origin: str) -> bool:
 
 
 def _continues(history_file: Path, key: Ed25519PublicKey, origin: str, in_force: bytes) -> bool:
-    """Returns true if a sound history ends with this key, and the key in force is this one or the one before."""
+    """Returns true if a sound history ends with this key, and has the key in force. The log may have lost rotations between the two."""
     if not _ends_with(history_file, key, origin):
         return False
-    last = [parse_verifier_key(each.verifier_key).public_key for each in _read_history(history_file, origin)[-2:]]
-    return in_force in last
+    return in_force in [parse_verifier_key(each.verifier_key).public_key for each in _read_history(history_file, origin)]
 
 
 def _ends_with(history_file: Path, key: Ed25519PublicKey, origin: str) -> bool:

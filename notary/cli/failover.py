@@ -17,9 +17,10 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from notary import keys
 from notary.cli import EXIT_DONE, json_line, owner, salvage
 from notary.cli.mirror import add_target_arguments, refuse_one_log, source_and_target
-from notary.config import Config
+from notary.config import Config, load
 from notary.salvage.choice import Choice
 from notary.salvage.reach import facts_of_reach, lines_of_reach
 from notary.salvage.report import lines_of
@@ -51,7 +52,19 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.prepare:
         refuse_one_log(source, target)
         return asyncio.run(_prepare(source, target, arguments))
+    if arguments.lost and arguments.to_config:
+        _refuse_other_key(target, load(arguments.to_config, environment={}))
     return asyncio.run(_Failover(target, arguments).run())
+
+
+def _refuse_other_key(config: Config, other: Config) -> None:
+    """Raise `ConfigurationError` if the notary's key is missing here, and the configuration of the mirror names one."""
+    here, there = [(each.path(each.key_file), each.path(each.key_history_file)) for each in (config, other)]
+    if keys.is_missing(here[0]) and not keys.is_missing(there[0]):
+        raise ConfigurationError(
+            f"{there[0]} is there: a key that is not lost endorses the new one. Copy it to {here[0]}, and {there[1]} to {here[1]}, and run"
+            " the same command without --lost. If it is not the notary's present key, move it away"
+        )
 
 
 async def _prepare(source: Config, target: Config, arguments: argparse.Namespace) -> int:
@@ -102,7 +115,6 @@ class _Failover(salvage.SalvageCommand):
 
     name = "failover"
     work = WORK
-    activate_first = "`notary activate {}` belongs before it, while the source serves (docs/runbook.md, Failover to a mirror)"
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[owner.OwnedLog]:
@@ -110,8 +122,9 @@ class _Failover(salvage.SalvageCommand):
         is_log = await uses_append_times(log.bootstrap, log.topic_prefix, self._config.kafka_security)
         if is_log and not any(self._work.glob(salvage.KEY_FILES.format("*"))):
             raise ConfigurationError(
-                f"the topics of {log.topic_prefix} at {log.bootstrap} are no mirror: they have the brokers' append times. Either the"
-                " failover was made already, and workers can start there, or --to names the brokers of the source: name the mirror's"
+                f"the topics of {log.topic_prefix} at {log.bootstrap} are no mirror: they have the brokers' append times. If they are the"
+                " source, name the mirror's brokers. If the failover was made already, workers that have its key can start there; if"
+                f" {self._work} was not its folder, and it was interrupted, name that folder with --work"
             )
         async with owner.opened(self._config, self.name, mirror=True) as opened:
             if (came := await _coming(opened)) and (came := await _coming(opened)):  # records in flight may still arrive the first time
@@ -120,6 +133,20 @@ class _Failover(salvage.SalvageCommand):
                     " has copied everything, unless its source is gone. Then stop it, and run the same command again"
                 )
             yield opened
+
+    def _if_freed(self) -> str:
+        return (
+            "A failover to this mirror would forget their decisions: fail over to another mirror, or restore an archive (docs/runbook.md,"
+            " 'Failover to a mirror')"
+        )
+
+    def _if_inactive(self, log: owner.OwnedLog) -> str:
+        return (
+            f"`notary activate {SALVAGE_FORMAT}` belongs before a failover, while the source serves (docs/runbook.md, Failover to a mirror)"
+        )
+
+    def _if_key_is_lost(self) -> str:
+        return f"move {self._key_files[0]} away, and give --lost here"
 
     async def _salvage(self, job: salvage.SalvageJob) -> int:
         """Refuse a mirror that is no prefix of its source: records in its middle are missing, or its topics were not empty."""
@@ -154,7 +181,7 @@ class _Failover(salvage.SalvageCommand):
         yield "               may be sent again and may be decided otherwise, their states may be spent again. Only --index and"
         yield "               --receipts can name them: give every index of an old worker, and ask all parties for their receipts, first"
         yield "old side       Each answer that an old worker gives from now on contradicts this side. This command cannot stop it: stop all"
-        yield "               old workers, or cut them off from clients, first. They cannot write here any more"
+        yield "               old workers, or cut them off from clients, first. After it none of their records counts here"
 
     def _is_needed(self, job: salvage.SalvageJob, choice: Choice) -> bool:
         return True
@@ -165,7 +192,7 @@ class _Failover(salvage.SalvageCommand):
     async def _place_key(self, job: salvage.SalvageJob, choice: Choice | None, offset: int | None) -> int:
         code = await super()._place_key(job, choice, offset)
         if not self._arguments.json:
-            print(
-                f'               with [log] bootstrap = "{self._config.log.bootstrap}". Never start `notary mirror` in this direction again'
-            )
+            file = self._arguments.to_config
+            log = f"the [log] of {file}" if file else f'[log] bootstrap = "{self._config.log.bootstrap}"'
+            print(f"               with {log}. Never start `notary mirror` in this direction again")
         return code

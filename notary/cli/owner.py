@@ -263,7 +263,7 @@ def agreed(arguments: argparse.Namespace, command: str, unchanged: str, asked: s
     if not sys.stdin.isatty() or arguments.json:
         raise ConfigurationError(f"{unchanged}: read the plan above (or --plan), then give --yes")
     print(f"notary {command}: this cannot be undone. Type {asked}, {number}, to go on:", file=sys.stderr)
-    return sys.stdin.readline().strip() == str(number)
+    return sys.stdin.readline().strip().replace(",", "") == str(number)  # plans show 1,234
 
 
 def report(outcome: CommandOutcome, done: str, facts: dict[str, Any], *, as_json: bool) -> int:

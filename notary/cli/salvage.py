@@ -41,7 +41,7 @@ from notary.salvage.report import after, facts_of, lines_forgotten, lines_of, si
 from notary.salvage.statements import THE_LOG, ChoiceRefused, Receipt
 from notary.tree import TreeView
 from ordering.durable import make_directory, replace_file
-from ordering.errors import ConfigurationError, CorruptRecord, NotReady, OutcomeUnknown
+from ordering.errors import ConfigurationError, CorruptRecord, NotaryError, OutcomeUnknown
 from ordering.local_reader import describe
 from ordering.log import Record
 from ordering.records import SALVAGE_FORMAT, SalvageBegin, SalvageDone, SalvageItems
@@ -99,9 +99,6 @@ class SalvageCommand:
 
     name = "salvage"
     work = WORK
-    activate_first = (
-        "`notary activate {}`, after `notary retire` of the workers that do not come back (docs/runbook.md, Salvaging what the log lost)"
-    )
 
     def __init__(self, config: Config, arguments: argparse.Namespace) -> None:
         self._config, self._arguments = config, arguments
@@ -136,10 +133,36 @@ class SalvageCommand:
         freed = [at for at, offsets in (await log.log.offsets()).items() if state.offsets_next.get(at, 0) < offsets.log_start]
         if freed:
             raise ConfigurationError(
-                f"contents at the start of {describe(min(freed))} were freed, and the command would read the log from before them. Remove"
-                f" {self._work / 'index'}, restore a snapshot there that is not ahead of the log (`NOTARY_INDEX_DIRECTORY="
-                f"{self._work.resolve()} notary snapshot restore --name index`), and run the same command again"
+                f"contents at the start of {describe(min(freed))} were freed, and the command would read the log from before them."
+                f" {self._if_freed()}"
             )
+
+    def _if_freed(self) -> str:
+        """Returns the remedy if the command cannot read the log from its start."""
+        return (
+            f"Remove {self._work / 'index'}, restore a snapshot there that is not ahead of the log (`NOTARY_INDEX_DIRECTORY="
+            f"{self._work.resolve()} notary snapshot restore --name index`), and run the same command again"
+        )
+
+    def _if_inactive(self, log: owner.OwnedLog) -> str:
+        """Returns the remedy if records of a salvage do not count yet."""
+        if log.joiner.hole is not None:
+            return (
+                "and behind its last entry, whose content is missing, no activation has an effect. Bring that content back, or restore the"
+                " log from an archive (docs/runbook.md, Salvaging what the log lost)"
+            )
+        return (
+            f"run `notary retire` for each worker that does not come back, then `notary activate {SALVAGE_FORMAT}`, then the same command"
+            " again (docs/runbook.md, Salvaging what the log lost)"
+        )
+
+    def _if_key_is_lost(self) -> str:
+        """Returns the remedy if no machine and no backup has the key in force, and this machine has another one."""
+        key_file = self._key_files[0]
+        return (
+            f"move {key_file} to {keys.next_of(key_file).name}, and run `notary key rotate --lost`: it puts that key, or a new one, in"
+            f" force. But if the log ends at an entry without content, move {key_file} away, and give --lost here"
+        )
 
     def _check_key(self, log: owner.OwnedLog) -> None:
         """Raise `ConfigurationError` unless this machine's key history has the key in force, apart from keys that this command made.
@@ -171,8 +194,7 @@ class SalvageCommand:
             in_force,
             [str(key) for key in ends],
             f". If an interrupted {self.name} made that key, name the folder that has it with --work. If no machine and no backup has it,"
-            f" move {key_file} to {keys.next_of(key_file).name}, and put it, or another key, in force by `notary key rotate --lost`; if the"
-            f" log ends at an entry without content, move {key_file} away, and give --lost here",
+            f" {self._if_key_is_lost()}",
         )
 
     @property
@@ -187,18 +209,23 @@ class SalvageCommand:
         present key, which endorses the salvage's, unless it is lost.
         """
         if self._without_key:
-            return
-        if keys.is_missing(self._key_files[0]):
-            raise ConfigurationError(
-                f"there is no {self._key_files[0]}, the notary's present key, which endorses the new one: copy it from another worker's"
-                " machine or a backup. If it is lost everywhere, give --lost"
-            )
+            with keys.alone_with(self._key_files[0]):  # raises for a folder that is not mounted
+                return
+        self._require_key()
         keys.present_history(*self._key_files, self._config.origin)
         used = {*job.log.state.keys, *_shown_keys(job)}
         _, *prepared = keys.verifier_keys(self._key_files[1], self._config.origin)[0]
         if used.intersection([key.public_key for key in prepared]):
             with keys.alone_with(self._key_files[0]):
                 keys.put_in_place(*self._key_files, self._config.origin)
+
+    def _require_key(self) -> None:
+        """Raise `ConfigurationError` if the present key is missing, unless it is lost."""
+        if not self._without_key and keys.is_missing(self._key_files[0]):
+            raise ConfigurationError(
+                f"there is no {self._key_files[0]}, the notary's present key, which endorses the new one: copy it from another worker's"
+                " machine or a backup. If it is lost everywhere, give --lost"
+            )
 
     def _missing_keys(self, job: "SalvageJob") -> list[str]:
         """Returns the verifier keys that were in force by a source, and that neither the log nor this machine has."""
@@ -233,6 +260,7 @@ class SalvageCommand:
     def _lines(self, job: "SalvageJob", choice: Choice) -> Iterator[str]:
         """Yields the plan for people."""
         reach = self._reach(job)
+        yield f"the log has    {choice.first:,} decisions"
         yield from lines_of(choice, job.indexes, job.receipts, job.counts, reach)
         yield from lines_forgotten(choice, reach)
         yield from self._warnings(job)
@@ -241,6 +269,9 @@ class SalvageCommand:
         for name, why in _suspected(job).items():
             yield f"suspected      {name}: {why}"
             yield "               Give the indexes of all workers that survived, so that they are compared"
+        if self._without_key:
+            yield "lost key       nothing will endorse the new key: no client and no verifier trusts it before you give it to them."
+            yield "               First look for the notary's key on every worker's machine, and in the backups"
         for key in self._missing_keys(job):
             yield f"missing key    {key} was in force, and the log lost that rotation. If a machine has that key,"
             yield "               copy key and key history from there first: else its receipts do not verify with the new history"
@@ -278,12 +309,13 @@ class SalvageCommand:
             for line in () if self._arguments.json else self._lines(job, choice):
                 print(line)
             if not self._is_needed(job, choice):
-                return self._end({**facts, "done": False}, "nothing is missing: the log has all decisions of these sources")
+                no_key = ". No key was made: run `notary key rotate --lost`" if self._without_key else ""
+                return self._end({**facts, "done": False}, f"nothing is missing: the log has all decisions of these sources{no_key}")
             if self._arguments.plan:
                 return self._end({**facts, "done": False}, "this was the plan: nothing was appended")
             if SALVAGE_FORMAT not in job.log.state.formats:
                 raise ConfigurationError(
-                    f"records of format version {SALVAGE_FORMAT} do not count in this log yet: {self.activate_first.format(SALVAGE_FORMAT)}"
+                    f"records of format version {SALVAGE_FORMAT} do not count in this log yet: {self._if_inactive(job.log)}"
                 )
             signer = owner.load_owner_key(self._config, self._arguments.owner_key, job.log.genesis)
             asked = "the number of decisions that the log then has"
@@ -336,7 +368,7 @@ class SalvageCommand:
         try:
             if not any(offsets.log_start for offsets in (await log.offsets()).values()):
                 await replay.read_to_end()
-        except NotReady as problem:
+        except NotaryError as problem:
             self._report(f"the ordering record of position {position} was not found: {problem}")
         finally:
             await replay.close()
@@ -350,6 +382,7 @@ class SalvageCommand:
                 f"a {self.name} took effect in an earlier run, and the log has {goal.size:,} decisions. The same command without --plan"
                 " puts its key in place",
             )
+        self._require_key()
         return await self._place_key(job, None, None)
 
     def _chosen(self, job: "SalvageJob") -> Choice:
@@ -384,12 +417,18 @@ class SalvageCommand:
 
         Raises `OutcomeUnknown`, also if records that came meanwhile contradict the sources.
         """
-        log, sealed = job.log, self._sealed
+        log, sealed, in_force = job.log, self._sealed, job.log.state.key
         while log.joiner.hole is not None:
             self._report(f"sealing entry ({log.joiner.hole.incarnation}, {log.joiner.hole.sequence}), whose content is missing")
             await log.seal(signer)
             self._sealed += 1
         if self._sealed > sealed:  # a rotation behind the entry took effect only now
+            if self._without_key and log.state.key != in_force:
+                raise ConfigurationError(
+                    f"the key in force is {VerifierKey(self._config.origin, log.state.key)} now, by a rotation behind the entry that was"
+                    " sealed. Copy key and key history from the machine where it took place, and run the same command without --lost. If"
+                    " that key is lost too, run the same command again"
+                )
             self._check_key(log)
             self._complete_rotation(job)
         self._goal_file.unlink(missing_ok=True)  # the file of an earlier attempt

@@ -37,6 +37,10 @@ TURN_BYTES_MAX: Final = 64 << 10
 """After this many bytes of answers in one turn of the loop, a connection starts no other call in that turn. One read of the socket holds
 thousands of calls, and a transport with TLS reports only after the turn that its client does not read."""
 
+DROPPED_BYTES_MAX: Final = 256 << 10
+"""A connection reads and drops so many bytes behind its last call: to close a socket with unread bytes would cut the answer. A client that
+sends more is read no further, so that a flood takes no time."""
+
 
 class Host(Protocol):
     """The server that a connection belongs to."""
@@ -111,6 +115,7 @@ class Connection(asyncio.Protocol):
         self._last = False  # True if the current call is the last one
         self._ends_soon = False  # True if its client gets only `goodbye_s` to close it
         self._eof = False
+        self._dropped_bytes = 0  # bytes that came behind the last call
         self._broken: NotaryError | None = None  # malformed bytes came after complete calls, whose answers leave first
         self._made = made
         self.is_made = False
@@ -143,6 +148,11 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse the bytes, or keep them until it is the connection's turn."""
         if self._state >= ConnectionState.CLOSING:
+            return
+        if self._broken or (self._last and self._state is ConnectionState.DECIDING):
+            self._dropped_bytes += len(data)
+            if self._dropped_bytes > DROPPED_BYTES_MAX:
+                self._keep(b"")
             return
         if self._unread or self._in_line or self._is_held():
             self._keep(self._unread + data)

@@ -30,7 +30,6 @@ def lines_of(
     choice: Choice, indexes: Sequence[Witness], receipts: Sequence[Receipt], counts: Mapping[str, tuple[int, int]], reach: Reach
 ) -> Iterator[str]:
     """Yields the plan for people, a line each. `counts`: the number of receipts and requests, by their source."""
-    yield f"the log has    {choice.first:,} decisions"
     for index in indexes:
         yield f"source         index {index.name}, {index.tree.size:,} decisions"
     for name, (of_receipts, of_requests) in counts.items():

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from deploy.local import Cluster
-from notary import cli
+from notary import cli, keys
+from notary.cli.failover import _Failover
 from notary.cli.mirror import _mirror, _served, source_and_target
+from notary.config import load
 from ordering.errors import ConfigurationError, NotReady
+from ordering.log import LogOffsets
 from ordering.topics import create_topics
 from tests.clients.load import until
 from tests.kafka.mirrors import Mirror
@@ -98,6 +101,46 @@ def test_the_environment_is_that_of_the_source(tmp_path: Path, monkeypatch: pyte
     assert (source.log.bootstrap, target.log.bootstrap) == ("source:9092", "mirror:9092")
     assert target.log.ca_file == str(tmp_path / "there" / "ca.crt")
     assert target.path("index") == source.path("index")
+
+
+def test_a_key_beside_the_mirrors_configuration_is_not_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The target's site has the notary's key, and the operator's machine does not: `failover --lost` would give up that key."""
+    source, target = tmp_path / "here" / "notary.toml", tmp_path / "there" / "notary.toml"
+    for file in (source, target):
+        file.parent.mkdir()
+        file.write_text('name = "N"\norigin = "o"\n[log]\nkind = "kafka"\nbootstrap = "127.0.0.1:1"\n')
+    failover = ["failover", "--config", str(source), "--to-config", str(target), "--lost", "--plan"]
+    keys.create(target.parent / "notary-key.pem")
+    assert cli.main(failover) == 2
+    assert f"{target.parent / 'notary-key.pem'} is there" in capsys.readouterr().err
+    (target.parent / "notary-key.pem").rename(source.parent / "notary-key.pem")
+    assert cli.main(failover) == 2
+    assert "is there" not in capsys.readouterr().err, "the key beside --config is compared with the log later"
+
+
+def test_a_failover_without_the_key_names_no_command_for_the_source(tmp_path: Path) -> None:
+    """`notary key rotate --lost` would append to the log of `--config`, which is gone, and not to the mirror."""
+    config = load(NotaryDirectory.create(tmp_path / "notary").config)
+    log: Any = SimpleNamespace(state=SimpleNamespace(keys=[bytes(32)], key=bytes(32)))
+    command = _Failover(config, argparse.Namespace(work=None, lost=False))
+    with pytest.raises(ConfigurationError, match=r"this machine missed a rotation.* and give --lost here$") as refused:
+        command._check_key(log)
+    assert "rotate --lost" not in str(refused.value)
+
+
+def test_a_mirror_that_lost_its_beginning_needs_no_snapshot(tmp_path: Path) -> None:
+    """No snapshot is of the mirror's topics: the remedy of `notary salvage` for freed contents does not exist here."""
+    config = load(NotaryDirectory.create(tmp_path / "notary").config)
+
+    async def offsets() -> dict[int, LogOffsets]:
+        return {0: LogOffsets(5, 10)}
+
+    log: Any = SimpleNamespace(log=SimpleNamespace(offsets=offsets))
+    state: Any = SimpleNamespace(offsets_next={})
+    command = _Failover(config, argparse.Namespace(work=None, lost=False))
+    with pytest.raises(ConfigurationError, match=r"payload partition 0 .* another mirror, or restore an archive") as refused:
+        asyncio.run(command._check_start(log, state))
+    assert "snapshot restore" not in str(refused.value)
 
 
 def test_an_embedded_log_has_no_mirror(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

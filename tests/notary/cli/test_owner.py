@@ -1,6 +1,8 @@
 """`notary retire`, `partitions`, `activate` and `settle`: the records that the owner signs, and their effects."""
 
+import argparse
 import asyncio
+import io
 import json
 import shutil
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 
 from notary import cli
-from notary.cli.owner import OWNER_KEY, opened
+from notary.cli.owner import OWNER_KEY, agreed, opened
 from notary.cli.replay import Replay
 from notary.config import load
 from ordering.embedded import EmbeddedLog
@@ -115,6 +117,15 @@ def test_a_terminal_sees_progress(directory: NotaryDirectory, monkeypatch: pytes
     monkeypatch.setattr(Replay, "_is_done", lambda self, ends, done=Replay._is_done: done(self, ends) and self._progress.is_shown)
     assert run(directory, "retire", "w1") == 0
     assert "notary retire: 60 of 60 ordering records read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("typed", "agrees"), [("1234", True), ("1,234\n", True), ("1235", False), ("", False)])
+def test_a_number_is_typed_as_the_plan_shows_it(typed: str, agrees: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anything but that number is a no."""
+    terminal = io.StringIO(typed)
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stdin", terminal)
+    assert agreed(argparse.Namespace(yes=False, json=False), "trim", "nothing was changed", "the position", 1234) is agrees
 
 
 # ---- retire ----

@@ -25,7 +25,7 @@ from notary.index.index import _encode
 from notary.salvage.statements import THE_LOG, ChoiceRefused
 from notary.verify import decision_and_receipt, verify_receipt
 from ordering.embedded import EmbeddedLog
-from ordering.errors import NotReady
+from ordering.errors import NotaryError, NotReady, OutOfRange
 from ordering.log import ORDERING, LogOffsets
 from ordering.records import Entry, Key, OwnerRecord, SalvageBegin, decode
 from ordering.signatures import SigningKey, endorse_key
@@ -214,19 +214,22 @@ def test_a_log_that_went_on(wreck: Wreck, bank: Bank) -> None:
     assert bytes.fromhex(decision["transaction_id"]) in named.transaction_ids
 
 
-def test_a_refusal_is_reported_without_the_record_that_decided(wreck: Wreck, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log returns nothing while that record is looked for. The refusal names position and sides nevertheless."""
+@pytest.mark.parametrize("problem", [NotReady("the log returned no record for 30 s"), OutOfRange("Kafka has no records at these offsets")])
+def test_a_refusal_is_reported_without_the_record_that_decided(
+    wreck: Wreck, bank: Bank, problem: NotaryError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log fails while that record is looked for. The refusal names position and sides nevertheless."""
     with wreck.serving() as client:
         client.decide(bank, spend())
 
     class Silent(Replay):
         async def read_to_end(self) -> None:
-            raise NotReady("the log returned no record for 30 s")
+            raise problem
 
     monkeypatch.setattr(salvage, "Replay", Silent)
     refused = wreck.salvage("--index", wreck.index, "--yes", code=1)
     assert (refused["position"], refused["until"]) == (6, None)
-    assert "was not found: the log returned no record for 30 s" in refused["stderr"]
+    assert f"was not found: {problem}" in refused["stderr"]
 
 
 def test_a_log_that_went_on_without_a_decision(wreck: Wreck, bank: Bank) -> None:
@@ -422,8 +425,8 @@ def test_a_resumed_salvage_takes_the_sources_of_this_run(wreck: Wreck, placed: b
     first = wreck.receipts([0])
     adopt = keys.adopt
 
-    def adopt_and_die(*given: Any) -> None:
-        adopt(*given)
+    def adopt_and_die(*given: Any, **how: Any) -> None:
+        adopt(*given, **how)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -576,6 +579,7 @@ def test_the_key_and_a_content_are_lost(intact: Wreck, bank: Bank, names: list[s
     assert names[-1] in intact.salvage("--index", intact.index, "--yes", code=2)["stderr"]
     assert log_ends(intact.directory.path) == before
     assert intact.salvage("--index", intact.index, "--lost", "--plan")["decisions_put_back"] == 6
+    assert "nothing will endorse the new key" in intact.plan("--index", intact.index, "--lost")
     done = intact.salvage("--index", intact.index, "--lost", "--yes")
     assert (done["decisions"], done["root"], done["endorsed"], known_keys(intact)) == (12, root, False, [done["verifier_key"]])
     with intact.serving() as client:
@@ -601,6 +605,17 @@ def test_a_key_that_cannot_be_read_is_not_lost(intact: Wreck, names: str, why: s
     assert log_ends(intact.directory.path) == before
 
 
+def test_a_key_in_a_folder_that_is_not_mounted_is_not_lost(intact: Wreck) -> None:
+    """The folder may be a link to a volume. Nothing is appended while the new key could not be placed there either."""
+    lose_key(intact, "notary-key.pem")
+    config = intact.directory.config
+    config.write_text(config.read_text().replace('"notary-key.pem"', '"secrets/notary-key.pem"'))
+    (intact.directory.path / "secrets").symlink_to("not-mounted")
+    before = log_ends(intact.directory.path)
+    assert "cannot read the folder" in intact.salvage("--index", intact.index, "--lost", "--yes", code=2)["stderr"]
+    assert log_ends(intact.directory.path) == before
+
+
 @pytest.mark.parametrize("step", ["adopt", "create_file", "end_anew", "move_into_place", "present_history"])
 def test_a_kill_while_a_lost_key_is_replaced(intact: Wreck, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same command completes it, wherever it was killed."""
@@ -621,6 +636,24 @@ def test_a_kill_while_a_lost_key_is_replaced(intact: Wreck, step: str, monkeypat
     assert intact.salvage("--index", intact.index, "--yes")["done"] is False
 
 
+def test_a_lost_key_alone_is_no_reason_for_a_salvage(intact: Wreck) -> None:
+    """The command exits with 0 without a new key, so it names the one that makes it."""
+    (intact.directory.path / "notary-key.pem").unlink()
+    assert "No key was made: run `notary key rotate --lost`" in intact.plan("--lost")
+
+
+def test_a_resumed_salvage_asks_for_the_lost_key_again(intact: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next run lacks `--lost`. It names that flag, not the command that would make the keys of another notary."""
+    lose_key(intact, "notary-key.pem")
+    with monkeypatch.context() as patch:
+        patch.setattr(keys, "adopt", die)
+        intact.salvage("--index", intact.index, "--lost", "--yes", code=2)
+    refused = intact.salvage("--index", intact.index, "--yes", code=2)["stderr"]
+    assert "If it is lost everywhere, give --lost" in refused
+    assert "notary init" not in refused
+    assert intact.salvage("--index", intact.index, "--lost", "--yes")["resumed"]
+
+
 def test_a_lost_key_was_replaced_behind_a_hole(intact: Wreck) -> None:
     """`key rotate --lost` has appended its record behind the hole, where no worker gets. Its key endorses the salvage's."""
     lose_key(intact, "notary-key.pem")
@@ -629,6 +662,19 @@ def test_a_lost_key_was_replaced_behind_a_hole(intact: Wreck) -> None:
     assert "give --lost here" in intact.salvage("--index", intact.index, "--yes", code=2)["stderr"]
     done = intact.salvage("--index", intact.index, "--lost", "--yes")
     assert (done["endorsed"], known_keys(intact)) == (True, [rotated, done["verifier_key"]])
+
+
+def test_a_rotation_behind_a_hole_whose_key_is_not_lost(intact: Wreck) -> None:
+    """It took place on another machine, and no worker has read its record. So `--lost` was meant for the key before."""
+    lose_key(intact)
+    former = known_keys(intact)
+    assert cli.main(["key", "rotate", "--config", str(intact.directory.config)]) == 0
+    key, elsewhere, rotated = intact.directory.path / "notary-key.pem", intact.directory.path / "elsewhere", known_keys(intact)
+    key.rename(elsewhere)
+    assert f"is {rotated[-1]} now" in intact.salvage("--index", intact.index, "--lost", "--yes", code=2)["stderr"]
+    elsewhere.rename(key)
+    assert intact.salvage("--index", intact.index, "--yes")["endorsed"]
+    assert known_keys(intact)[:2] == [*former, rotated[-1]]
 
 
 def test_a_former_key_does_not_replace_a_lost_one(wreck: Wreck) -> None:
@@ -656,6 +702,19 @@ def test_a_prepared_key_survives_a_lost_one(intact: Wreck) -> None:
         keys.next_of(Path(target)).rename(target)
     assert intact.salvage("--index", intact.index, "--yes")["endorsed"]
     assert (known_keys(intact)[0], len(known_keys(intact))) == (present, 3)
+
+
+def test_a_prepared_key_survives_a_lost_rotation_and_a_lost_key(intact: Wreck) -> None:
+    """The log lost the record of the lost key too. A key that this one had endorsed still continues the history that clients follow."""
+    assert cli.main(["key", "rotate", "--config", str(intact.directory.config)]) == 0
+    intact.cut()
+    assert cli.main(["key", "prepare", "--config", str(intact.directory.config)]) == 0
+    (intact.directory.path / "notary-key.pem").unlink()
+    refused = intact.salvage("--index", intact.index, "--lost", "--yes", code=2)["stderr"]
+    assert "notary-key.pem.next, which clients will trust" in refused
+    before = known_keys(intact)
+    assert cli.main(["key", "rotate", "--lost", "--config", str(intact.directory.config)]) == 0
+    assert (known_keys(intact)[:-1], len(before)) == (before, 2), "it continues the history too"
 
 
 def test_a_second_disaster_after_an_interrupted_salvage(wreck: Wreck, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -869,6 +928,17 @@ def test_a_plan_names_what_is_given_up_behind_a_seal(intact: Wreck, partitions: 
     intact.cut(partitions)
     plan = intact.plan()
     assert re.search(named, plan), plan
+
+
+@pytest.mark.seconds
+def test_no_activation_is_recommended_behind_a_lost_content(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It would have no effect there, and the command would ask for it again and again."""
+    directory = NotaryDirectory.create(tmp_path / "notary", options=["--format-version", "1"])
+    write(directory.path, [register("worker-1", 1), entry(1, 1, b"lost")])
+    assert cli.main(["salvage", "--yes", "--config", str(directory.config)]) == 2
+    refused = capsys.readouterr().err
+    assert "notary activate" not in refused
+    assert "restore" in refused
 
 
 @pytest.mark.seconds

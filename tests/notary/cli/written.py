@@ -81,7 +81,7 @@ def log_ends(directory: Path) -> dict[int, int]:
     return asyncio.run(read())
 
 
-def die(*_: object) -> NoReturn:
+def die(*_: object, **__: object) -> NoReturn:
     """Takes the place of a step at which a command is killed."""
     raise KeyboardInterrupt
 

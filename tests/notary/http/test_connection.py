@@ -386,11 +386,43 @@ async def test_a_flood_behind_a_call_stays_in_the_socket(monkeypatch: pytest.Mon
         await talk.until(ConnectionState.DECIDING)
         flood = asyncio.create_task(asyncio.get_running_loop().sock_sendall(talk.client, b"\0" * len(LARGE) * 2))
         await turns(200)
-        assert 0 < len(talk.connection._unread) <= 1 << 20
+        assert len(talk.connection._unread) <= 1 << 20
+        assert bool(talk.connection._unread) is (not behind and last == "X: y"), "bytes behind the last call are dropped"
         assert not flood.done()
         flood.cancel()
         talk.app.calls[0].answer((200, TEXT, b"first"))
         await talk.until(ConnectionState.CLOSING, ConnectionState.CLOSED)
+
+
+@pytest.mark.parametrize(
+    ("last", "behind", "stops"),
+    [("Connection: close", b"", False), ("X: y", b"\0\0\0", False), ("X: y", b"", True)],
+    ids=["last", "broken", "stopped"],
+)
+async def test_calls_behind_the_last_one_do_not_cut_its_answer(last: str, behind: bytes, stops: bool) -> None:
+    """A socket that is closed with unread bytes resets its connection, and drops the rest of the answer. Few bytes are read for that."""
+    async with talking() as talk:
+        await talk.send(head("/read", last) + CHUNKS_END + behind)
+        await talk.until(ConnectionState.DECIDING)
+        if stops:
+            talk.connection.stop()
+        for _ in range(3):
+            await talk.send(GET)
+            await turns(20)
+        talk.app.calls[0].answer((200, TEXT, LARGE))
+        assert await _rest(talk) > len(LARGE)
+
+
+async def test_a_client_that_leaves_behind_its_last_call_is_noticed() -> None:
+    """It has sent more bytes, which do not count."""
+    async with talking() as talk:
+        await talk.send(head("/read", "Connection: close") + CHUNKS_END)
+        await talk.until(ConnectionState.DECIDING)
+        await talk.send(GET)
+        await lost(talk)
+        async with asyncio.timeout(10):
+            await talk.until(ConnectionState.CLOSED)
+        assert talk.app.calls[0].gone
 
 
 async def test_a_long_poll_ends_when_its_connection_is_reset() -> None:
