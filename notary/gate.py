@@ -294,7 +294,7 @@ class Gate:
             ("", UNAUTHENTICATED_PART, "from all addresses"),
         ):
             others_bytes = self._unauthenticated_bytes[key] - counted
-            if others_bytes and others_bytes + size > max(self._bytes_max // part, SUBMISSION_BYTES_MAX):
+            if others_bytes + size > max(self._bytes_max // part, SUBMISSION_BYTES_MAX):
                 text = f"submissions {whose} use all bytes reserved for unauthenticated connections: send the same again later"
                 return self._with_ticket(Overloaded(text), "capacity", None)
         return None

@@ -398,7 +398,10 @@ async def test_bodies_wait_in_their_lanes_while_the_next_batch_is_full(shared: G
     other.complete()
     await asyncio.sleep(2 * HELD_S)
     assert [body.results for body in (*known, other)] == [[]] * 21
+    later = shared._next
+    assert later is not None
     queue.take_batch()
+    assert later.cancelled(), "it would add a turn of the gate to each turn of the loop"
     await other.done
     await known[-1].done
     assert isinstance(other.results[0], AdmittedSubmission)
@@ -485,10 +488,12 @@ async def test_a_client_that_returns_after_retry_after_is_preferred(shared: Gate
     """A ticket opens the last part of the capacity in its time, once, and for its party; at any other time it is ignored."""
     rejections = [fill(shared, queue) for _ in range(2)]
     first, second = [rejected.ticket for rejected in rejections]
+    assert shared.tickets is not None
     body = KNOWN.body(spend())
     with pytest.raises(Overloaded):
         shared.admit(body, first)
     clock.now_s += rejections[0].retry_after_s
+    assert [shared.tickets.counts(first, bank.name) for bank in (KNOWN, OTHER)] == [True, False]
     with pytest.raises(Overloaded):
         shared.admit(body)
     with pytest.raises(BadSignature):
@@ -496,7 +501,6 @@ async def test_a_client_that_returns_after_retry_after_is_preferred(shared: Gate
     admitted = shared.admit(body, first)
     queue.put(admitted)
     shared.count_new(admitted, first)
-    assert shared.tickets is not None
     assert shared.tickets.used == 1
     with pytest.raises(Overloaded):
         shared.admit(KNOWN.body(spend()), first)
@@ -608,6 +612,40 @@ async def test_submissions_that_were_looked_up_together_use_one_quota(limited: G
     limited.count_new(admitted[0])
     with pytest.raises(QuotaExceeded):
         limited.check_again(admitted[1])
+
+
+async def test_a_copy_of_a_pending_submission_needs_no_quota(file: Path, clock: Clock, queue: SubmissionQueue[None]) -> None:
+    """Its party has paid for it already. The copy is answered with the decisions of the first, also after a look-up."""
+    gate = gate_of(file, clock, capacity=queue, quota=ten_a_second(clock))
+    body = KNOWN.body(*[spend() for _ in range(6)])
+    first = gate.admit(body)
+    queue.put(first)
+    gate.count_new(first)
+    with pytest.raises(QuotaExceeded):
+        gate.admit(KNOWN.body(*[spend() for _ in range(6)]))
+    assert gate.admit(body) in queue
+    gate.check_again(first)
+
+
+async def test_a_gate_opens_when_its_worker_is_ready_again(file: Path, clock: Clock) -> None:
+    """While the worker cannot decide, a head is rejected, and the body is not read. The worker's state is checked at each head then."""
+    problem = [NotReady("the log is away")]
+    gate = gate_of(file, clock, lambda: problem[0] if problem else None)
+    assert not gate.is_open
+    assert gate.closed(at_head=True) is problem[0]
+    assert not gate.is_open
+    problem.clear()
+    assert gate.closed(at_head=True) is None
+    assert gate.is_open
+
+
+async def test_submissions_that_are_looked_up_bound_those_of_acceptor_processes(gate: Gate) -> None:
+    """They are in the memory of the worker too, and a submission that a process has verified is in no other limit before the queue's."""
+    verified = decode_submission(KNOWN.body(spend()), NOTARY)
+    gate.admit_verified(verified)
+    gate.count_bytes(gate._bytes_max, "")
+    with pytest.raises(Overloaded):
+        gate.admit_verified(verified)
 
 
 async def test_a_large_retry_reserves_capacity(file: Path, clock: Clock) -> None:

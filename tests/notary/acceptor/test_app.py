@@ -2,21 +2,39 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 import struct
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any, Literal
 
 import msgspec
 import pytest
 
+from notary.acceptor import __main__ as process
 from notary.acceptor.app import AcceptorApp
 from notary.acceptor.link import Link
-from notary.acceptor.messages import AcceptorSettings, AdmissionState, Answered, ClientLeft, Down, Submitted, Up
+from notary.acceptor.messages import (
+    AcceptorSettings,
+    AdmissionState,
+    AnswerCounts,
+    Answered,
+    ClientLeft,
+    Down,
+    End,
+    HandshakesFailed,
+    LookupCall,
+    Serving,
+    Submitted,
+    Up,
+)
 from notary.bodies import Lanes
 from notary.http import Server, bind
-from notary.http.call import TEXT, Call
+from notary.http.call import TEXT, Answer, Call
+from notary.http.lifecycle import BUG
+from notary.http.lines import ClientKey
 from notary.http.machine import ConnectionState
 from notary.http.settings import HttpSettings
 from notary.parties import Parties
@@ -41,9 +59,9 @@ class LinkedAcceptor:
         self.app: AcceptorApp
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def running(self, reads: Literal["open", "parties"] = "open") -> AsyncIterator[None]:
         """Link it to the test, and serve."""
-        settings = AcceptorSettings("w/1", NOTARY, "", HttpSettings(), 64 << 20, "warning", log_json=False)
+        settings = AcceptorSettings("w/1", NOTARY, "", HttpSettings(reads=reads), 64 << 20, "warning", log_json=False)
         async with linked(Down, lambda message: self.app.handle_message(message)) as (self.link, self.worker):
             self.app = AcceptorApp(settings, self._parties, self.link)
             self.server = Server(self.app, bind("127.0.0.1", 0))
@@ -67,6 +85,14 @@ class LinkedAcceptor:
         while not _submitted(handed):
             handed += await asyncio.get_running_loop().sock_recv(self.worker, 1 << 20)
         return handed
+
+    async def sends(self, message: Up) -> None:
+        """Wait until the worker has this message, and no other."""
+        sent = b""
+        async with asyncio.timeout(30):
+            while not (messages := _messages(sent)):
+                sent += await asyncio.get_running_loop().sock_recv(self.worker, 1 << 20)
+        assert messages == [message]
 
     async def post(self) -> int:
         """Make one call. Returns its status."""
@@ -135,7 +161,7 @@ async def test_a_connection_is_a_partys_once_the_worker_says_so(
     monkeypatch.setattr(Lanes, "charge", lambda lanes, party, size_bytes: charged.append((party, size_bytes)))
     async with acceptor.running():
         reader, writer = await acceptor.sent()
-        await acceptor.handed_over()
+        assert networks_of(await acceptor.handed_over()) == ["127.0.0.1"]
         (connection,) = acceptor.server.connections
         assert not connection.parties
         answered = msgspec.msgpack.encode(Answered(1, (200, TEXT, b""), party))
@@ -144,6 +170,8 @@ async def test_a_connection_is_a_partys_once_the_worker_says_so(
         assert connection.parties == ({party.encode()} if party else set())
         assert [name for name, _ in charged] == ([party.encode()] if party else [])
         assert all(0.9 * len(acceptor.body) < size_bytes <= len(acceptor.body) for _, size_bytes in charged)
+        writer.write(post_head(len(acceptor.body)) + acceptor.body)
+        assert networks_of(await acceptor.handed_over()) == ["" if party else "127.0.0.1"]
         writer.close()
 
 
@@ -219,9 +247,138 @@ async def test_a_used_ticket_opens_no_full_process(acceptor: LinkedAcceptor) -> 
         assert not tickets.counts(ticket)
 
 
+async def test_a_rejected_read_is_counted(acceptor: LinkedAcceptor) -> None:
+    """A read without a party's signature is not handed over. The worker counts it by its route, each time."""
+    answers: list[Answer] = []
+    async with acceptor.running(reads="parties"):
+        for _ in range(2):
+            acceptor.app.take(Call("GET", f"/v1/states/{fresh_hash()}:0", b"", [], lambda call, answer, after_body: answers.append(answer)))
+            await acceptor.sends(AnswerCounts("/v1/states/", 401, 1, ()))
+    assert [status for status, _, _ in answers] == [401, 401]
+
+
+async def test_a_bug_costs_one_call(acceptor: LinkedAcceptor, caplog: pytest.LogCaptureFixture) -> None:
+    """Its client gets a 500, the log has the reason, and the worker counts the answer."""
+    answers: list[Answer] = []
+    async with acceptor.running():
+        call = Call("POST", "/v1/submissions", b"", [], lambda call, answer, after_body: answers.append(answer))
+        acceptor.app.rejected(call, KeyError("a bug"), time.perf_counter())
+        [(key, [seconds])] = acceptor.app._answered.items()
+        await acceptor.sends(AnswerCounts(*key, 1, (seconds,)))
+    assert (answers, key) == ([BUG], ("/v1/submissions", 500))
+    [record] = [record for record in caplog.records if record.name == "notary.acceptor"]
+    assert (record.levelname, record.getMessage()) == ("ERROR", "a call could not be answered")
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], KeyError)
+
+
+async def test_bodies_are_decoded_at_once_when_the_worker_has_answered(acceptor: LinkedAcceptor) -> None:
+    """While its answers are behind the process decodes nothing. The message that they are not ends the wait."""
+    async with acceptor.running():
+        acceptor.app.handle_message(AdmissionState(None, behind=True))
+        _, writer = await acceptor.sent()
+        gate = acceptor.app.gate
+        async with asyncio.timeout(30):
+            while not gate._held:  # noqa: ASYNC110 - polled from outside
+                await asyncio.sleep(0.001)
+        later = gate._next
+        assert later is not None
+        acceptor.app.handle_message(AdmissionState(None))
+        assert later.cancelled()
+        await acceptor.handed_over()
+        writer.close()
+
+
+# ---- the process around the application ----
+
+
+class RunningProcess:
+    """The code of an acceptor process, run in this process; the test has the worker's end of its link."""
+
+    def __init__(self, settings: AcceptorSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.exit_codes: list[int] = []
+        self.server: Server
+        self.worker, theirs = socket.socketpair()
+        self.worker.setblocking(False)
+        self.listening = socket.socket()  # without SO_REUSEADDR, as after a process that could not serve
+        self.listening.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(os, "_exit", self.exit_codes.append)
+        monkeypatch.setattr(process, "Server", self._made)
+        self.running = asyncio.create_task(process.run(settings, self.listening, theirs))
+
+    def _made(self, *arguments: Any, **options: Any) -> Server:
+        self.server = Server(*arguments, **options)
+        return self.server
+
+    async def receive(self) -> bytes:
+        """Returns bytes that the worker gets; empty at the end."""
+        return await asyncio.wait_for(asyncio.get_running_loop().sock_recv(self.worker, 1 << 20), 30)
+
+
+@pytest.fixture
+async def running(own_directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RunningProcess]:
+    """A process that serves."""
+    file, http = str(own_directory.path / "parties.json"), HttpSettings(connections_max=7)
+    running = RunningProcess(AcceptorSettings("w/1", NOTARY, file, http, 64 << 20, "warning", log_json=False), monkeypatch)
+    assert _messages(await running.receive()) == [Serving()]
+    yield running
+    running.worker.close()
+    running.running.cancel()
+    await asyncio.gather(running.running, return_exceptions=True)
+    if not running.server.ends:
+        await running.server.stop(0.0)
+
+
+async def test_a_process_reads_no_calls_while_its_link_is_full(running: RunningProcess) -> None:
+    """Its memory does not grow while the worker is slow. Its server has its limits, and reads backlogged clients last."""
+    app, server = running.server.application, running.server
+    assert isinstance(app, AcceptorApp)
+    assert server.settings.connections_max == 7
+    assert running.listening.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
+    async with asyncio.timeout(30):
+        while not server.paused:
+            app._link.send(LookupCall(1, "GET", "/" + "x" * 100_000, b"", "", may_read=False))
+            await asyncio.sleep(0)
+        while running.server.paused:
+            await running.receive()
+    app.gate.is_backlogged = lambda network, parties: network == "192.0.2.1"  # type: ignore[method-assign]
+    assert [server.lines.is_backlogged(ClientKey(network)) for network in ("192.0.2.1", "192.0.2.2")] == [True, False]
+
+
+async def test_a_process_reports_its_last_counts_and_ends(running: RunningProcess) -> None:
+    """The worker asks it to end, and knows all its answers then."""
+    assert isinstance(running.server.application, AcceptorApp)
+    running.server.application.handshake_failed()
+    end = msgspec.msgpack.encode(End(0.1))
+    await asyncio.get_running_loop().sock_sendall(running.worker, len(end).to_bytes(4, "little") + end)
+    received = b""
+    while data := await running.receive():
+        received += data
+    assert _messages(received) == [HandshakesFailed(1)]
+    running.worker.close()
+    async with asyncio.timeout(30):
+        while not running.exit_codes:  # noqa: ASYNC110 - polled from outside
+            await asyncio.sleep(0.001)
+    assert running.exit_codes == [0]
+
+
+async def test_a_process_without_its_worker_ends_at_once(running: RunningProcess) -> None:
+    """It cannot answer. The exit code shows that nobody asked it to end."""
+    running.worker.close()
+    async with asyncio.timeout(30):
+        while not running.exit_codes:  # noqa: ASYNC110 - polled from outside
+            await asyncio.sleep(0.001)
+    assert running.exit_codes == [1]
+
+
 def _submitted(data: bytes) -> int:
     """Returns the number of submissions in the complete messages."""
     return sum(isinstance(message, Submitted) for message in _messages(data))
+
+
+def networks_of(data: bytes) -> list[str]:
+    """Returns the addresses for which the worker counts the submissions in the complete messages; empty for a party's connection."""
+    return [message.network for message in _messages(data) if isinstance(message, Submitted)]
 
 
 def _messages(data: bytes) -> list[Up]:

@@ -54,7 +54,7 @@ def test_sighup_interrupts_nothing(own_directory: NotaryDirectory, bank: Bank, n
 
 
 def test_sighup_reads_the_log_level_again(own_directory: NotaryDirectory, notary_process: Start, acceptors: int) -> None:
-    """The log level in the file now applies to the worker and to its acceptor processes."""
+    """The log level in the file now applies to the worker and to its acceptor processes, also to those that it starts later."""
     set_setting(own_directory, 'log_level = "error"')
     process = notary_process(own_directory.config, settings={"HTTP_ACCEPTOR_PROCESSES": acceptors})
     assert process.stderr() == ""
@@ -63,6 +63,9 @@ def test_sighup_reads_the_log_level_again(own_directory: NotaryDirectory, notary
     other = Bank("O=Bank B,L=Paris,C=FR")
     own_directory.register(other)
     wait_until(lambda: process.stderr().count("parties=2") == 1 + acceptors)
+    for killed in family([process.process.pid])[1:]:
+        os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: process.stderr().count("parties=2") == 1 + 2 * acceptors)
     assert process.stop() == 0
 
 

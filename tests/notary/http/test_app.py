@@ -18,6 +18,7 @@ from notary.bodies import Lanes
 from notary.config import load
 from notary.http import App, Server, bind
 from notary.http.call import Answer, Call
+from notary.http.reads import Read
 from notary.http.settings import HttpSettings
 from notary.index.store import DECISIONS, STATES
 from notary.service import reasons
@@ -250,9 +251,10 @@ async def test_a_retry_of_what_waits_is_sent_once(own_directory: NotaryDirectory
 
 
 async def test_a_wait_longer_than_the_limit_is_cut(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """A wait longer than the worker's limit is cut to that limit."""
+    """A wait longer than the worker's limit is cut to that limit, that of a long poll too."""
     async with serving(own_directory, {"http.wait_ms_max": 50}) as service:
         assert (await service.post(bank.body(spend()), prefer="wait=600")).status_code == 202
+        assert (await service.http.get(f"/v1/transactions/{fresh_hash()}?wait=600")).status_code == 404
 
 
 @ACCEPTORS
@@ -289,6 +291,7 @@ async def test_clients_that_leave_use_up_no_long_polls(own_directory: NotaryDire
                 writers[-1].write(f"GET /v1/transactions/{fresh_hash()}?wait=60 HTTP/1.1\r\nHost: a\r\n\r\n".encode())
                 while app.long_polls < waiting:
                     await service.http.get("/livez")
+            polls = [poll for poll in app.waiting if isinstance(poll, Read)]
             for writer in writers:
                 if resets:
                     linger_s = struct.pack("ii", 1, 0)
@@ -296,12 +299,14 @@ async def test_clients_that_leave_use_up_no_long_polls(own_directory: NotaryDire
                 writer.transport.abort()
             while app.long_polls:
                 await service.http.get("/livez")
+            assert [poll._timer.cancelled() for poll in polls] == [True] * 3
         await app.idle()
         assert not app.waiting
+        assert not app.awaited._waiting
 
 
 async def test_an_address_leaves_long_polls_to_others(own_directory: NotaryDirectory) -> None:
-    """While as many wait as may, the address with the most ends its oldest one for another address, until both have equally many."""
+    """While as many wait as may, the address with the most ends its oldest one for another address, unless it has only one more."""
     async with serving(own_directory, {"http.connections_max": 16}) as service:
         app, answered = service.app, list[tuple[str, int]]()
 
@@ -313,16 +318,23 @@ async def test_an_address_leaves_long_polls_to_others(own_directory: NotaryDirec
             call.network = network
             app.take(call)
 
+        async def ended_are(count: int) -> None:
+            async with asyncio.timeout(30):
+                while len(answered) < count:  # noqa: ASYNC110 - polled from outside
+                    await asyncio.sleep(0.005)
+
         for network in ("192.0.2.1", "192.0.2.2"):
             for number in range(5):
                 poll(network, number)
-        async with asyncio.timeout(30):
-            while len(answered) < 6:  # noqa: ASYNC110 - polled from outside
-                await asyncio.sleep(0.005)
+        await ended_are(6)
         ended = {("192.0.2.1", 4), ("192.0.2.1", 0), ("192.0.2.1", 1), *[("192.0.2.2", number) for number in (2, 3, 4)]}
         assert set(answered) == ended
         assert app.long_polls == 4
         assert {network: len(polls) for network, polls in app.long_polls_of.items()} == {"192.0.2.1": 2, "192.0.2.2": 2}
+        for number in range(2):
+            poll("192.0.2.3", number)
+        await ended_are(8)
+        assert set(answered) == ended | {("192.0.2.1", 2), ("192.0.2.3", 1)}
         app.detach()
         assert not app.long_polls_of
 

@@ -6,17 +6,19 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from notary.http import Server, bind, lines
+from notary.http import Server, bind, lines, writing
 from notary.http import server as server_module
 from notary.http.call import TEXT, Call
 from notary.http.connection import SLICE_BYTES, TURN_BYTES_MAX, Connection
 from notary.http.machine import TRANSITIONS, ConnectionState, Event
 from notary.http.parsing import HEAD_BYTES_MAX, Head
 from notary.http.settings import HttpSettings
-from notary.http.writing import READ_BYTES_MIN
+from notary.http.writing import READ_BYTES_MIN, ResponseWriter, encoded
 from ordering.errors import Overloaded
 
 LARGE = b"x" * (16 << 20)
@@ -572,9 +574,28 @@ async def test_who_reads_slowly_has_more_time() -> None:
         while talk.connection.unread_bytes > unread - READ_BYTES_MIN:  # the kernel may have had half of the answer already
             await talk.read()
         await late(talk)
-        assert talk.connection.state is ConnectionState.IDLE
+        assert not talk.connection._transport.is_closing()
         await late(talk)
         await talk.until(ConnectionState.CLOSED)
+
+
+def test_a_few_bytes_earn_no_more_time() -> None:
+    """Otherwise a client that reads a byte at each deadline would keep its answers in memory for ever."""
+    unread = 1 << 20
+    transport: Any = SimpleNamespace(get_write_buffer_size=lambda: unread)
+    writer = ResponseWriter(transport)
+    writer.hold(0.0)
+    unread -= READ_BYTES_MIN - 1
+    assert not writer.has_read()
+    unread -= 1
+    assert writer.has_read()
+
+
+def test_an_answer_has_the_present_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line is made once a second. Caches compute the age of an answer from it (RFC 9111, 4.2.3)."""
+    for now_s, date in ((0.9, b"00:00:00"), (1.0, b"00:00:01"), (1.9, b"00:00:01"), (2.0, b"00:00:02")):
+        monkeypatch.setattr(writing, "time", lambda now_s=now_s: now_s)
+        assert b"\r\ndate: Thu, 01 Jan 1970 %s GMT\r\n" % date in encoded((200, TEXT, b""), keep_alive=True)
 
 
 async def test_a_connection_that_waits_for_its_turn_is_not_late() -> None:

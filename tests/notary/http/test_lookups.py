@@ -9,7 +9,8 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from deploy.local.ports import free_ports
-from payload import REQUESTS_MAX, SUBMISSION_BYTES_MAX
+from notary.http.settings import HttpSettings
+from payload import INPUTS_AND_REFERENCES_MAX, REQUESTS_MAX, SUBMISSION_BYTES_MAX
 from tests.notary.http.checked_client import WITH_ACCEPTORS, CheckedClient, Wire
 from tests.notary.party import NOTARY, Bank, fresh_hash, fresh_state, spend, transaction_id
 from tests.notary.process import NotaryDirectory, NotaryProcess, serve
@@ -136,7 +137,12 @@ def test_the_notary_says_who_it_is(client: CheckedClient) -> None:
     assert (returned["name"], returned["origin"]) == (NOTARY, "notary.example/test")
     assert returned["verifier_key"].startswith("notary.example/test+")
     assert returned["keys"] == [{"verifier_key": returned["verifier_key"], "endorsement": None}]
-    assert (returned["limits"]["requests"], returned["limits"]["submission_bytes"]) == (REQUESTS_MAX, SUBMISSION_BYTES_MAX)
+    assert returned["limits"] == {
+        "requests": REQUESTS_MAX,
+        "submission_bytes": SUBMISSION_BYTES_MAX,
+        "inputs_and_references": INPUTS_AND_REFERENCES_MAX,
+        "wait_seconds": HttpSettings().wait_s_max,
+    }
 
 
 def test_the_document_is_openapi_3_1(client: CheckedClient) -> None:

@@ -68,6 +68,7 @@ def test_a_receipt_is_had_again(client: CheckedClient, bank: Bank) -> None:
     grow(client, bank, decision["position"] + 2)
     answer = client.get(f"/v1/transactions/{decision['transaction_id']}/receipt")
     assert answer.headers["content-type"].startswith("text/plain")
+    assert answer.headers["cache-control"] == "no-cache", "the next one is under a later checkpoint"
     assert verify_receipt(answer.content, decision, [client.verifier_key]) == latest(client)
     assert client.get(f"/v1/transactions/{fresh_hash()}/receipt").json()["type"] == "/problems/not-found"
     assert client.get("/v1/transactions/xyz/receipt").status_code == 400
@@ -99,7 +100,9 @@ def test_a_monitor_rebuilds_the_root_from_entries_and_from_tiles(client: Checked
     assert view.root == checkpoint.root
     for index in range((size + 255) // 256):
         width = min(256, checkpoint.size - 256 * index)
-        bundle = get_tile(client, format_tile_path(None, index, width)).content
+        answer = get_tile(client, format_tile_path(None, index, width))
+        assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+        bundle = answer.content
         hashes = []
         while bundle:
             length = int.from_bytes(bundle[:2], "big")
@@ -115,6 +118,14 @@ def test_a_partial_tile_stays_when_the_tile_has_grown(client: CheckedClient, ban
     full = get_tile(client, "tile/0/000").content
     assert get_tile(client, "tile/0/000.p/5").content == full[: 5 * 32]
     assert get_tile(client, "tile/entries/000.p/2").content == get_tile(client, "tile/entries/000").content[: 2 * 106]
+
+
+def test_a_tile_that_is_not_there_yet_says_how_far_the_worker_is(client: CheckedClient, bank: Bank) -> None:
+    """As a transaction that is not decided does: a monitor sees whether this worker is behind another one."""
+    client.decide(bank, spend())
+    size = latest(client).size
+    for path in (format_tile_path(0, size // 256, size % 256 + 1), "tile/entries/x999/999"):
+        assert get_tile(client, path).json()["applied"] == size
 
 
 @WITH_ACCEPTORS
@@ -159,6 +170,7 @@ def test_who_waits_hears_the_decision_when_it_is_made(client: CheckedClient, ban
         found, receipt = [one.result() for one in waiting]
     assert found.json() == decision
     verify_receipt(receipt.content, decision, [client.verifier_key])
+    assert client.get(f"/v1/transactions/{id_}?wait=60").json() == decision, "at once: the client's own deadline is shorter"
 
 
 def test_a_wait_that_runs_out_is_not_found(client: CheckedClient) -> None:

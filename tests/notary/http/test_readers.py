@@ -1,8 +1,9 @@
 """The certificates of readers."""
 
 import base64
+import contextlib
 import datetime
-import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
@@ -11,6 +12,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.name import _ASN1Type
 from cryptography.x509.oid import NameOID
@@ -18,7 +20,7 @@ from cryptography.x509.oid import NameOID
 from notary.http import readers
 from notary.http.call import Call
 from notary.http.problems import NotAParty
-from notary.http.readers import Readers
+from notary.http.readers import SKEW_S, Readers
 from notary.parties import Parties
 from tests.notary.party import NOTARY, Bank
 from tests.notary.process import NotaryDirectory
@@ -38,21 +40,62 @@ def test_a_key_is_read_beside_an_unreadable_subject() -> None:
 
 
 P256 = Bank("O=Bank P", p256=True)
+NOW_S = 1_800_000_000
+PATH = "/v1/states/" + "ab" * 32 + ":0"
+
+
+@pytest.fixture
+def checks(own_directory: NotaryDirectory) -> Readers:
+    """The check of a worker that knows this bank; its clock is stopped."""
+    own_directory.register(P256)
+    http: Any = SimpleNamespace(reads="parties")
+    readers = Readers.of(http, NOTARY, Parties(own_directory.path / "parties.json"), lambda: NOW_S * 1000 + 999)
+    assert readers is not None
+    return readers
+
+
+def signed(created_s: int, more: str, form: Callable[[bytes], bytes]) -> Call:
+    """Returns a call that the bank has signed; `form` makes the signature from one in DER."""
+    parameters = f'("@method" "@path" "@query");created={created_s};keyid="{quote(P256.name, safe="")}"'
+    parameters += f';tag="{quote(NOTARY, safe="")}"{more}'
+    der = P256.sign(f'"@method": GET\n"@path": {PATH}\n"@query": ?\n"@signature-params": {parameters}'.encode())
+    headers = [(b"signature-input", f"sig={parameters}".encode()), (b"signature", b"sig=:" + base64.b64encode(form(der)) + b":")]
+    return Call("GET", PATH, b"", headers, lambda call, answer, after_body: None)
+
+
+def two_numbers(der: bytes) -> bytes:
+    """Returns the two numbers of a signature, as RFC 9421 writes them."""
+    return b"".join([number.to_bytes(32, "big") for number in decode_dss_signature(der)])
 
 
 @pytest.mark.parametrize("more", ["", ';alg="ed25519"'])
-def test_der_is_no_signature_of_a_read(own_directory: NotaryDirectory, more: str) -> None:
+def test_der_is_no_signature_of_a_read(checks: Readers, more: str) -> None:
     """A P-256 signature is two numbers of 32 bytes, and `alg` is as the key is."""
-    own_directory.register(P256)
-    parties = Parties(own_directory.path / "parties.json")
-    http: Any = SimpleNamespace(reads="parties")
-    readers = Readers.of(http, NOTARY, parties, lambda: int(time.time() * 1000))
-    assert readers is not None
-    path = "/v1/states/" + "ab" * 32 + ":0"
-    parameters = f'("@method" "@path" "@query");created={int(time.time())};keyid="{quote(P256.name, safe="")}"'
-    parameters += f';tag="{quote(NOTARY, safe="")}"{more}'
-    der = P256.sign(f'"@method": GET\n"@path": {path}\n"@query": ?\n"@signature-params": {parameters}'.encode())
-    headers = [(b"signature-input", f"sig={parameters}".encode()), (b"signature", b"sig=:" + base64.b64encode(der) + b":")]
-    call = Call("GET", path, b"", headers, lambda call, answer, after_body: None)
     with pytest.raises(NotAParty):
-        readers.check(call)
+        checks.check(signed(NOW_S, more, bytes))
+
+
+def test_a_signature_has_one_form(checks: Readers) -> None:
+    """A zero in front of the second number does not change it, but nobody writes it."""
+    checks.check(signed(NOW_S, "", two_numbers))
+    with pytest.raises(NotAParty):
+        checks.check(signed(NOW_S, "", lambda der: (both := two_numbers(der))[:32] + b"\0" + both[32:]))
+
+
+@pytest.mark.parametrize(
+    ("created_s", "expires_s", "counts"),
+    [
+        (-SKEW_S - 1, None, False),
+        (-SKEW_S, None, True),
+        (SKEW_S, None, True),
+        (SKEW_S + 1, None, False),
+        (-9, -1, False),
+        (-9, 0, True),
+        (-SKEW_S - 1, 9, False),
+    ],
+)
+def test_a_signature_counts_in_its_time_alone(checks: Readers, created_s: int, expires_s: int | None, counts: bool) -> None:
+    """From `SKEW_S` before its time on, to as long after it, both included, and to its end at the latest."""
+    more = "" if expires_s is None else f";expires={NOW_S + expires_s}"
+    with contextlib.nullcontext() if counts else pytest.raises(NotAParty, match="and this worker's clock shows"):
+        checks.check(signed(NOW_S + created_s, more, two_numbers))

@@ -316,13 +316,15 @@ def test_files_that_do_not_fit_keep_the_pair_in_use(serve_tls: Callable[..., Ser
     assert service.metric("notary_tls_certificate_expiry_seconds") > time.time() + 59 * DAY.total_seconds()
 
 
-def test_sighup_reads_the_certificate_at_once(serve_tls: Callable[..., Service]) -> None:
-    """On SIGHUP the worker and its acceptor processes load the new certificate at once."""
+def test_sighup_reads_the_certificate_at_once(serve_tls: Callable[..., Service], acceptors: int) -> None:
+    """On SIGHUP the worker and its acceptor processes load the new certificate at once, and log it, also if it is the same."""
     service = serve_tls()
     renewed = service.authority.server()
     renewed.put(service.folder, "server")
-    service.process.signal(signal.SIGHUP)
-    wait_until(lambda: "certificate read" in service.process.stderr())
+    for times in (1, 2, 3):
+        service.process.signal(signal.SIGHUP)
+        # The regular checks of the worker and the processes may have come first.
+        wait_until(lambda least=times * (1 + acceptors): service.process.stderr().count("certificate read") >= least)  # type: ignore[misc]
     service.wait_until_shown(renewed)
 
 

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -13,10 +14,15 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from notary.http.submission import _form_of, ticket_of
+from notary import parties
+from notary.gate import UNREAD_S_MAX, UnsupportedMediaType
+from notary.http.call import Call
+from notary.http.submission import TICKET_BYTES_MAX, TRACEPARENT_BYTES_MAX, SubmissionCall, _form_of, ticket_of
+from ordering.errors import Overloaded
 from tests.notary.http.checked_client import JSON, WITH_ACCEPTORS, CheckedClient, Wire, post_head
 from tests.notary.party import Bank, fresh_hash, fresh_state, spend, transaction_id
 from tests.notary.process import NotaryDirectory, NotaryProcess
+from tests.notary.test_gate import Clock, gate_of
 
 VECTORS = json.loads((Path(__file__).resolve().parents[2] / "vectors.json").read_text())
 
@@ -179,10 +185,45 @@ def test_decisions_survive_the_index(own_directory: NotaryDirectory, bank: Bank,
     assert process.stop() == 0
 
 
+async def test_a_body_that_waited_in_its_connection_is_late_at_the_gate(tmp_path: Path) -> None:
+    """The gate learns for how long: it rejects the body, since newer ones were read first."""
+    rejected: list[Exception] = []
+    taker: Any = SimpleNamespace(rejected=lambda call, problem, since_s: rejected.append(problem))
+    parties.write(tmp_path / "parties.json", {})
+    for unread_s in (0.0, 1.01 * UNREAD_S_MAX):
+        call = Call("POST", "/v1/submissions", b"", [(b"content-type", b"application/json")], lambda call, answer, after_body: None)
+        call.unread_s = unread_s
+        SubmissionCall(call, gate_of(tmp_path / "parties.json", Clock()), taker).piece(b"{")
+        assert len(rejected) == (unread_s > UNREAD_S_MAX)
+    assert isinstance(rejected[0], Overloaded)
+
+
 def test_the_first_of_two_tickets_counts() -> None:
     """At the head, where a submission may be rejected unread, and when it is admitted, which uses the ticket."""
     headers = [(b"content-type", b"application/json"), (b"ticket", b"first"), (b"ticket", b"second")]
     assert _form_of(headers, b"")[0].ticket == ticket_of(headers) == b"first"
+
+
+def test_long_values_in_a_head_are_cut() -> None:
+    """A ticket or a span that is longer than any is not valid. An acceptor process does not pass all of it on."""
+    headers = [(b"content-type", b"application/json"), (b"ticket", b"x" * 1000), (b"traceparent", b"0" * 1000)]
+    form, _ = _form_of(headers, b"")
+    assert (len(form.ticket), len(form.traceparent)) == (TICKET_BYTES_MAX, TRACEPARENT_BYTES_MAX)
+
+
+def test_the_first_of_two_media_types_counts() -> None:
+    """A later one, as a proxy may add it, changes nothing."""
+    text, json_body = (b"content-type", b"text/plain"), (b"content-type", b"application/json")
+    _form_of([json_body, text], b"")
+    with pytest.raises(UnsupportedMediaType):
+        _form_of([text, json_body], b"")
+
+
+def test_several_headers_of_preferences_are_one_list() -> None:
+    """RFC 7240, 2: they may come in any number of headers, and of two waits the first counts."""
+    first = (b"content-type", b"application/json")
+    for preferences, wait_s in (([b"wait=7", b"respond-async"], 7), ([b"respond-async", b"wait=7"], 7), ([b"wait=3", b"wait=7"], 3)):
+        assert _form_of([first, *[(b"prefer", each) for each in preferences]], b"")[0].wait_s == wait_s
 
 
 def test_two_parents_count_as_none() -> None:

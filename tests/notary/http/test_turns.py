@@ -16,7 +16,9 @@ from notary.duty_cycle import DutyCycle
 from notary.gate import HELD_S, Gate
 from notary.http import in_flight, turns
 from notary.http.call import Answer, Call
+from notary.http.in_flight import InFlight
 from notary.http.lifecycle import NOBODY
+from notary.http.reads import LOOK_UP_US
 from notary.http.submission import SUBMISSIONS, AnswerForm
 from notary.parties import Parties
 from notary.quota import Quota
@@ -71,6 +73,13 @@ class Counting(Call):
 
 def look_up(service: Service, path: str) -> Counting:
     call = Counting(path)
+    service.app.take(call)
+    return call
+
+
+def long_poll(service: Service) -> Counting:
+    call = Counting(f"/v1/transactions/{fresh_hash()}")
+    call.query = b"wait=60"
     service.app.take(call)
     return call
 
@@ -158,6 +167,18 @@ async def test_a_burst_with_old_requests_first_is_charged_one_by_one(
         assert service.worker.index.position_next == before + 2 * statuses.count(200)
 
 
+async def test_nobody_waits_for_a_client_that_left_before_its_submission_is_queued(service: Service, bank: Bank) -> None:
+    """Its call ends at once. The submission goes into the log nevertheless."""
+    service.gate.clear()
+    call = Counting(SUBMISSIONS, "POST")
+    call.leave()
+    service.app.take_verified(call, decode_submission(bank.body(spend()), NOTARY), AnswerForm(False, 60), 0.0)
+    async with asyncio.timeout(10):
+        await service.app.idle()
+    assert call.found.result() == NOBODY
+    assert service.worker.sender.queue.pending_requests == 1
+
+
 async def test_answers_are_made_address_by_address_and_party_by_party(service: Service) -> None:
     """Work for another address, and for another party, does not wait until much work for one has been done."""
     done: list[str] = []
@@ -184,24 +205,77 @@ async def test_answers_are_made_address_by_address_and_party_by_party(service: S
 
 async def test_what_is_decided_but_for_the_last_one_goes_to_the_log(service: Service, bank: Bank) -> None:
     """A later turn finds that one transaction is new; by then there may be no capacity, and the party gets a ticket."""
-    requests = [spend() for _ in range(COUNT)]
+    requests, changes = [spend() for _ in range(COUNT)], list[None]()
     await service.post(bank.body(*requests))
     service.gate.clear()
+    service.app.admission_changed = lambda: changes.append(None)
     submit(service, bank.body(spend()))
+    rejected = submit(service, bank.body(*requests[1:], spend(), spend()))
+    assert len(service.app.waiting) == 2
     queue = service.worker.sender.queue
     # A party alone may have nine tenths of the capacity that is not kept for others: exactly COUNT requests.
     queue._limits = type(queue._limits)(pending_requests_max=queue._spared_requests + COUNT * 10 // 9)
-    rejected = submit(service, bank.body(*requests[1:], spend(), spend()))
     await rejected.turns()
     status, headers, body = rejected.found.result()
     assert (status, json.loads(body)["type"]) == (503, "/problems/overloaded")
     assert b"ticket" in dict(headers), "it may come again before others, like all that are rejected for capacity"
+    assert changes, "acceptor processes learn that there is no capacity"
+    assert len(service.app.waiting) == 1
     fits = submit(service, bank.body(*requests[2:], spend()))
+    while queue.pending_requests < COUNT:  # noqa: ASYNC110 - it waits for turns
+        await asyncio.sleep(0)
+    assert service.worker.gate.body_bytes == 0, "its bytes count in the queue from now on"
     service.gate.set()
     await fits.found
     status, returned = fits.returned()
     assert status == 200
     assert [one["position"] for one in returned["decisions"][:-1]] == list(range(2, COUNT))
+
+
+async def test_what_is_looked_up_while_the_worker_stops_is_not_queued(service: Service, bank: Bank) -> None:
+    """From the signal on nothing new goes into the log. The client gets a 503, which sends it to another worker."""
+    old = spend()
+    await service.post(bank.body(old))
+    call = submit(service, bank.body(old, spend()))
+    service.app.stopping()
+    await call.turns()
+    status, body = call.returned()
+    assert (status, body["type"]) == (503, "/problems/not-ready")
+    assert service.worker.index.position_next == 1
+    assert not service.worker.sender.queue.pending_requests
+
+
+async def test_a_bug_in_a_look_up_costs_one_call(service: Service, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes that were looked up count no more, and the service is not busy for ever."""
+    old = spend()
+    await service.post(bank.body(old))
+    call = submit(service, bank.body(old, spend()))
+    with monkeypatch.context() as patched:
+        patched.setattr(service.worker.index, "has_decided", lambda transaction_ids: 1 // 0)
+        await call.turns()
+    assert call.found.result()[0] == 500
+    assert service.worker.gate.body_bytes == 0
+    assert not service.app.is_busy()
+
+
+async def test_a_wait_ends_once(service: Service, bank: Bank) -> None:
+    """A client may leave just when its wait has ended. Its call is answered once, and nothing is left of the wait."""
+    problems: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context))
+    service.gate.clear()
+    call = submit(service, bank.body(spend()))
+    (waiting,) = service.app.waiting
+    assert isinstance(waiting, InFlight)
+    waiting.end()
+    call.leave()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert call.found.result() == NOBODY
+    assert problems == [], "a second answer"
+    assert service.app._under_way == 0
+    assert service.app.unanswered._size == 0
+    assert waiting._timer is not None
+    assert waiting._timer.cancelled()
 
 
 async def test_a_worker_that_ends_between_two_pieces_returns_nothing_more(service: Service, bank: Bank) -> None:
@@ -216,6 +290,35 @@ async def test_a_worker_that_ends_between_two_pieces_returns_nothing_more(servic
     assert looks.returned()[0] == 503
     assert retry.returned() == submitted.returned() == (202, {"decisions": [None] * COUNT})
     await service.app.idle()
+
+
+async def test_while_workers_disagree_nothing_is_read_from_the_index(service: Service, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index may be wrong. A read that has begun is not finished either, and nobody waits. The notary's own facts are not from there."""
+    requests = [spend() for _ in range(TILE_WIDTH)]
+    await service.post(bank.body(*requests))
+    entries = look_up(service, "/tile/entries/000")
+    await asyncio.sleep(0)
+    assert not entries.found.done()
+    monkeypatch.setattr(service.worker, "serving_suspended", lambda: "workers have different roots")
+    calls = [entries, long_poll(service), look_up(service, f"/v1/transactions/{transaction_id(requests[0])}")]
+    for call in calls:
+        await call.turns()
+        status, body = call.returned()
+        assert (status, body["detail"]) == (503, "workers have different roots")
+    facts = look_up(service, "/v1/notary")
+    await facts.turns()
+    assert facts.returned()[0] == 200
+
+
+async def test_long_polls_that_end_together_are_answered_over_many_turns(service: Service) -> None:
+    """Hundreds may wait for one transaction, or for the end of the worker. A client that has left gets nothing."""
+    calls = [long_poll(service) for _ in range(100)]
+    assert service.app.long_polls == len(calls)
+    calls[0].gone = True
+    service.app.detach("it ends")
+    assert sum([await call.turns() for call in calls]) >= len(calls) * LOOK_UP_US // (TURN_US + SHARE_US)
+    assert [call.found.result()[0] for call in calls[1:]] == [503] * (len(calls) - 1)
+    assert calls[0].found.result() == NOBODY
 
 
 async def test_what_nobody_waits_for_any_more_is_not_made(service: Service, bank: Bank) -> None:
@@ -396,14 +499,19 @@ async def test_one_submission_on_many_connections_delays_no_other_party(
     service: Service, bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any number of calls may wait for the same decisions: they use no capacity. Their answers must not close the gate for long."""
-    unanswered, sizes = service.app.unanswered, []
-    enter = unanswered.enter
+    unanswered, sizes, lanes = service.app.unanswered, [], list[bool]()
+    enter, do = unanswered.enter, service.app.turns.do
 
     def counted() -> None:
         enter()
         sizes.append(unanswered._size)
 
+    def noted(work: Pieces[None], *, party: str, counts: bool) -> None:
+        lanes.append(counts)
+        do(work, party=party, counts=counts)
+
     monkeypatch.setattr(unanswered, "enter", counted)
+    monkeypatch.setattr(service.app.turns, "do", noted)
     service.gate.clear()
     body = bank.body(*(spend() for _ in range(10)))
     calls = [submit(service, body) for _ in range(50)]
@@ -413,6 +521,7 @@ async def test_one_submission_on_many_connections_delays_no_other_party(
         await call.found
         assert call.returned()[0] == 200
     assert sizes == [1]
+    assert lanes.count(True) == 1
     assert unanswered._size == 0
 
 
