@@ -54,7 +54,7 @@ def decide(
         met = met.union(since.where(F.col("position") > F.col("since")).select(*names))
     if reserved:
         own = requests.select("position", sha256(F.col("id")).alias("own"))
-        met = met.join(own, "position").where(F.col("consumed_by") != F.col("own")).select(*names).distinct()
+        met = met.join(own, "position").where(F.col("consumed_by") != F.col("own")).select(*names)
     gone = stages.keep("states consumed before", met)
     too_late = gone.select("position", F.lit(True).alias("too_late")).distinct()
     touches = touches.join(too_late, "position", "left").withColumn("may_consume", F.col("may_consume") & F.col("too_late").isNull())

@@ -150,8 +150,11 @@ def _has_all(admin: Admin, kafka: Kafka, counts: Mapping[str, int], records: Map
 
 def _before(session: SparkSession, folder: Path, until: int, records: int, ends: Mapping[TopicPartition, int]) -> int:
     """Returns how many of the archive's `records` ordering records are before offset `until`. Raises `CouldNotVerify`."""
-    if not 0 < until < ends[_ORDER]:
-        last = ends[_ORDER] - 1
+    last = ends[_ORDER] - 1
+    if last < 1:
+        found = "one ordering record" if last == 0 else "no ordering record"
+        raise CouldNotVerify(f"{folder} has {found}, so --until {until} has none to leave out behind the first: restore without --until")
+    if not 0 < until <= last:
         raise CouldNotVerify(f"--until {until} should be 1 to {last}: the archive has the ordering records up to offset {last}")
     later: int = read_archive(session, folder, {**ends, _ORDER: until}).ordering.count()
     return records - later

@@ -54,7 +54,7 @@ RUN_BY = {
     "loadtest/openloop": ("tests/loadtest/openloop", "run"),
     "loadtest/peers": ("tests/loadtest/peers", "contest etcd http_adapter postgresql servers single_topic"),
     "loadtest/rig": ("tests/loadtest", "connections signing"),
-    "spark_join": ("tests/spark", "arguments state violations"),
+    "spark_join": ("tests/spark", "arguments state"),
     "spark_join/engine": ("tests/spark", "columns"),
     "spark_join/exports": ("tests/spark", "compare"),
     "spark_join/log": ("tests/spark", "brokers client sending"),

@@ -31,6 +31,7 @@ def three_nights() -> tuple[Writer, list[Ends], list[list[tuple[str, int | None,
     entry_5, payload_5, _ = writer.send(5, 0, spend(state("its incarnation begins the night after")))
     payload_5()
     entry_3, payload_3, fill_3 = writer.send(3, 0, spend(state("filled")))
+    log.rotate("the key directly before the hole")
     entry_3()
     entry_1, payload_1, _ = writer.send(1, 1, spend(state("on its way")))
     entry_1()

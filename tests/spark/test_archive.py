@@ -51,9 +51,18 @@ def _fits(folder: Path, path: str, records: int) -> None:
     manifest.write_text(json.dumps(said))
 
 
-def _not_rising(folder: Path) -> None:
+def _at_offsets(*offsets: int) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        table = pq.ParquetFile(folder / LAST).read()
+        pq.write_table(table.set_column(0, "offset", pa.array(offsets, pa.int64())), folder / LAST)
+        _fits(folder, LAST, len(offsets))
+
+    return write
+
+
+def _other_columns(folder: Path) -> None:
     table = pq.ParquetFile(folder / LAST).read()
-    pq.write_table(table.take([1, 0]), folder / LAST)
+    pq.write_table(table.set_column(1, "append_time_ms", table.column(1).cast(pa.int32())), folder / LAST)
     _fits(folder, LAST, 2)
 
 
@@ -104,9 +113,22 @@ def _edited(old: bytes, new: bytes) -> Callable[[Path], None]:
             _edited(b'"records":2', b'"records":1'),
             r"00000002\.parquet holds 2 records, and its range says 1 at offsets that",
         ),
+        *[
+            (
+                _at_offsets(*offsets),
+                r"00000002\.parquet holds 2 records at other offsets, and its range says 2 at offsets that rise from 2 up to 4",
+            )
+            for offsets in ((3, 2), (2, 2), (1, 2), (2, 4))
+        ],
+        (_other_columns, r"00000002\.parquet has other columns than an archive's: offset, append_time_ms, key, value"),
         (
-            _not_rising,
-            r"00000002\.parquet holds 2 records at other offsets, and its range says 2 at offsets that rise from 2",
+            _edited(b'"offset_first":2', b'"offset_first":3'),
+            r"begins at offset 3 of payload partition 1, and what was .* ends at 2: a range",
+        ),
+        (_edited(b'"offset_end":4', b'"offset_end":1'), r"begins at offset 2 of payload partition 1, and what was .* ends at 2: a range"),
+        (
+            _edited(b"partition=1/00000002", b"partition=1/00000001"),
+            r"1/00000001\.parquet is listed as of payload partition 1, .* listed twice",
         ),
         (_no_parquet, r"00000002\.parquet is no Parquet: "),
         (

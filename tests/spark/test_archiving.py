@@ -14,6 +14,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from ordering.log import ORDERING, Record
 from spark_join.arguments import RANGE_RECORDS_MAX
 from spark_join.engine.session import cause
 from spark_join.engine.stages import OnStage
@@ -27,6 +28,7 @@ from spark_join.log.kafka import Admin, read_log_offsets
 from spark_join.log.reading import read_records
 from spark_join.log.restore import Restored, restore
 from tests.checkers.signed_log import SignedLog
+from tests.spark.archived import archive as archive_of
 from tests.spark.broker import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
@@ -332,6 +334,17 @@ def test_restore_up_to_an_offset(spark: SparkSession, kafka: Kafka, kafka_broker
     assert _restored(spark, copy, tmp_path, go_on=True, until=2).appended == 0
     with pytest.raises(CouldNotVerify, match="nothing is written to a log that is in use"):
         _restored(spark, copy, tmp_path, go_on=True)
+
+
+@pytest.mark.parametrize(("ordering", "found"), [([], "no ordering record"), ([Record(-1, 0, 5, None, GENESIS)], "one ordering record")])
+def test_restore_up_to_an_offset_of_nothing(spark: SparkSession, tmp_path: Path, ordering: list[Record], found: str) -> None:
+    """An archive with less than two ordering records has none to leave out; no broker is asked."""
+    archive_of({ORDERING: ordering, 0: [Record(0, 0, 5, None, b"p1")]}, tmp_path)
+    nobody = Kafka("127.0.0.1:1", "copy", {})
+    with pytest.raises(
+        CouldNotVerify, match=f"{tmp_path} has {found}, so --until 1 has none to leave out behind the first: restore without"
+    ):
+        _restored(spark, nobody, tmp_path, until=1)
 
 
 def test_restore_of_an_archive_without_its_end(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:

@@ -133,12 +133,25 @@ def test_each_way_to_conflict(spark: SparkSession) -> None:
         ([8], [7], OPEN),  # committed: the one before it was rejected
         ([7], [], OPEN),  # committed, in the same round as its reader
         ([7], [], OPEN),  # input-conflict
+        ([9], [], OPEN),  # committed
+        ([9, 10], [], OPEN),  # input-conflict on 9
+        ([10], [], (OPEN[0], LOG_TIME_MS)),  # outside its window, between two requests that may consume it: it does not
+        ([10], [], OPEN),  # committed
+        ([10], [], OPEN),  # input-conflict
+        ([11], [], OPEN),  # committed
+        ([11, 12, 13], [], OPEN),  # input-conflict on 11
+        ([12], [14], OPEN),  # committed: of those undecided after one round, as all that follow
+        ([13], [14], OPEN),  # committed: the one before it only referenced 14
+        ([14], [], OPEN),  # committed
+        ([14], [], OPEN),  # input-conflict
+        ([13], [], OPEN),  # input-conflict
     ]
     requests = _requests([history])
     found = _decided(spark, requests, 6)
     assert found == _by_the_notary(requests)
+    assert _decided(spark, requests, 1) == found
     codes = [REASONS.index(each["reason"]) for each in found]
-    assert codes == [0, 1, 0, 2, 0, 3, 1, 0, 0, 0, 2, 3, 0, 1, 0, 0, 1]
+    assert codes == [0, 1, 0, 2, 0, 3, 1, 0, 0, 0, 2, 3, 0, 1, 0, 0, 1, 0, 1, 3, 0, 1, 0, 1, 0, 0, 0, 1, 1]
 
 
 def test_goes_on_from_what_was_consumed(spark: SparkSession) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from struct import pack
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -80,15 +81,19 @@ def _eventful() -> SignedLog:
     log.payload(2, 7, partition=2, value=b"nonsense")  # not what the entry names
     log.batch(2, 7, "f", "a", partition=2)
     log.entry(2, 8, "g", partition=PARTITIONS)  # no such partition: the sequence stays unused
+    log.payload(2, 8, "g", "h", partition=2)  # not in the partition that the entry names
     log.batch(2, 8, "g", "h", partition=1)
     log.checkpoint(2, 1)
     log.fence(2, 8)
     log.entry(2, 9, "i")
     log.checkpoint(2, 2)
     log.rotate("next")
+    log.entry(3, 1, "p")  # directly behind the rotation, filled with the new key
+    log.fill(3, 1, "p", by=private_key("notary"))
+    log.fill(3, 1, "p")
     log.put(1, log.by_partition[1][-1].key, b"[]")
-    log.entry(3, 1, "k", by=private_key("notary"))  # with the former key
-    log.payload(3, 1, "k")
+    log.entry(3, 2, "k", by=private_key("notary"))  # with the former key
+    log.payload(3, 2, "k")
     log.payload(3, 2**64 - 1, "a", "j")
     log.entry(3, 2**64 - 1, "a", "j", sent_at=-(2**63), at=5)
     log.entry(3, 3, "k")
@@ -114,7 +119,7 @@ def test_every_rule_once(spark: SparkSession, tmp_path: Path) -> None:
     log = _eventful()
     replayed = log.replayed()
     assert replayed.ended_by == "end"
-    assert [len(batch.ids) for batch in replayed.batches] == [1, 1, 1, 0, 2, 2, 2, 2, 1, 1]
+    assert [len(batch.ids) for batch in replayed.batches] == [1, 1, 1, 0, 2, 2, 0, 2, 2, 1, 1]
     hold(joined(spark, log.by_partition, tmp_path), replayed)
 
 
@@ -133,6 +138,21 @@ def test_contents_that_decide_nothing(spark: SparkSession, tmp_path: Path) -> No
         (other.offset, "other transaction ids than the entry's"),
         (garbage.offset, "a value that does not decode"),
     ]
+
+
+def test_offsets_that_are_gone_at_both_ends(spark: SparkSession, tmp_path: Path) -> None:
+    """An offset before the first record of its partition, or between the last one and the log end, is gone."""
+    log = SignedLog(1)
+    log.register("w1")
+    for sequence in (1, 2):
+        log.batch(1, sequence)
+    read = read_archive(spark, archive(log.by_partition, tmp_path / "archive"))
+    ends = {("ordering", 0): 5, ("payload", 0): 2}
+    assert {**ends, ("ordering", 0): 4} == read.log_end_offsets
+    lacking = msgspec.structs.replace(read, payload=read.payload.where("offset > 0"), log_end_offsets=ends)
+    found = join(lacking, start(spark), None, Stages(spark, tmp_path / "stages"))
+    assert found.gone is not None
+    assert [tuple(row) for row in found.gone.orderBy("topic").collect()] == [("ordering", 0, 4, 4, False), ("payload", 0, 0, 0, False)]
 
 
 def test_newer_format_is_not_verified(spark: SparkSession, tmp_path: Path) -> None:

@@ -289,6 +289,21 @@ def test_no_query_creates_a_topic(kafka_broker: Broker, kafka_prefix: str) -> No
         admin.create({topic: 2}, 1, {})
 
 
+def test_ends_are_read_in_an_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Payloads that arrive meanwhile are read, so that no entry seems to have lost its own; and records that are deleted meanwhile show."""
+    asked: list[tuple[str, int]] = []
+
+    def offsets(admin: Admin, topic: str, count: int, time_ms: int) -> list[int]:
+        asked.append((topic, time_ms))
+        return [0] * count
+
+    monkeypatch.setattr(Admin, "partitions", lambda admin, topic: 1)
+    monkeypatch.setattr(Admin, "_offsets", offsets)
+    kafka, (latest, earliest) = Kafka("127.0.0.1:1", "p", {}), (-1, -2)
+    read_log_offsets(Admin(kafka), kafka)
+    assert asked == [(kafka.ordering, latest), (kafka.ordering, earliest), (kafka.payload, latest), (kafka.payload, earliest)]
+
+
 def test_other_settings_stay_unchanged(kafka_broker: Broker, kafka_prefix: str) -> None:
     """A change of a topic's settings leaves those that it does not name, and None restores a default."""
     admin, topic = Admin(Kafka(kafka_broker.bootstrap, kafka_prefix, {})), f"{kafka_prefix}.ordering"

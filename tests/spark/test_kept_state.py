@@ -44,10 +44,11 @@ RecordsByPartition = Mapping[int, Sequence[LogRecord]]
 def _run(
     spark: SparkSession, folder: Path, by_partition: RecordsByPartition, ends: Sequence[Ends], earlier: Path | None = None
 ) -> Verified:
-    """Verify the ranges up to `ends` in one run. The report and the state go to `folder`."""
+    """Verify the ranges up to `ends` in one run; the first run has no keys of parties. The report and the state go to `folder`."""
     known = start(spark) if earlier is None else read_state(spark, earlier)
     log = rest_of(read_archive(spark, archive(by_partition, folder / "archive", ends=ends), known.since), known)
-    verified = verify(spark, log, known, {PARTY.name: PARTY.public_pem.decode()}, Stages(spark, folder / "stages"))
+    keys = None if earlier is None else {PARTY.name: PARTY.public_pem.decode()}
+    verified = verify(spark, log, known, keys, Stages(spark, folder / "stages"))
     keep(spark, folder, verified, earlier)
     return verified
 
@@ -141,12 +142,16 @@ def test_three_nights_have_everything(spark: SparkSession, nights: Nights) -> No
     together = first.decisions.union(second.decisions).union(third.decisions)
     _decided_as(msgspec.structs.replace(third, decisions=together), replayed)
     assert [night.root for night in nights.verified] == [replayed.root(night.decided) for night in nights.verified]
-    holes = [None if night.undecided is None else night.undecided.from_offset for night in nights.verified]
-    assert holes == [8, None, None]
+    holes = [
+        night.undecided and (night.undecided.from_offset, night.undecided.entries, night.undecided.requests) for night in nights.verified
+    ]
+    assert holes == [(9, 3, 3), None, None]
+    assert first.entries.where("offset >= 9").isEmpty()
     assert [_found(night) for night in nights.verified] == nights.planted
     assert sum(night.checkpoints.compared for night in nights.verified) == sum(each.counted for each in replayed.checkpoints)
     files = [len(list((nights.folder / f"2/state/{table}/{run:08}").glob("*.parquet"))) for table in GROWING for run in (1, 2, 3)]
     assert files == [1] * 12, "later runs have them all"
+    assert not read_state(spark, nights.folder / "2").signatures_checked, "the first night checked none"
 
 
 moves = st.tuples(st.integers(0, 11), st.integers(0, 7), st.integers(0, 7))
@@ -360,8 +365,8 @@ def _payload_grown_again(nights: Nights, folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (_ends_earlier, r"ordering partition 0 ends at offset 12, and the earlier run had read it up to 25: a part of the log is gone"),
-        (_grown_again, "offset 24 of ordering partition 0, the last record of it that the earlier run had read, is not what it was"),
+        (_ends_earlier, r"ordering partition 0 ends at offset 13, and the earlier run had read it up to 26: a part of the log is gone"),
+        (_grown_again, "offset 25 of ordering partition 0, the last record of it that the earlier run had read, is not what it was"),
         (_payload_grown_again, "offset 5 of payload partition 1, the last record of it that the earlier run had read, is not what it was"),
     ],
 )

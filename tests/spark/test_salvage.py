@@ -128,10 +128,14 @@ def test_offsets_without_records_before_a_failover(spark: SparkSession, tmp_path
 
 
 def test_wrong_items_are_violations(spark: SparkSession, tmp_path: Path) -> None:
-    """An owner who restores a decision twice, or one that spends a spent state, or begins at another position, is reported."""
+    """An owner who restores a decision twice, or one that spends a spent state, or begins at another position, is reported.
+
+    So is one whose salvage is in a later part than the decisions before it.
+    """
     history = _history()
     history.payload(1, 1, "a", "b")
     history.entry(1, 1, "a", "b")
+    early = {partition: list(records) for partition, records in history.by_partition.items()}
     owner = Owner(history)
     reader = owner.reader()
     again = reader.item(1)
@@ -141,17 +145,42 @@ def test_wrong_items_are_violations(spark: SparkSession, tmp_path: Path) -> None
     leaf[19:27] = (3).to_bytes(8, "big")
     leaf[27:59] = bytes(32)
     thief = type(again)(bytes(leaf), b"", again.inputs)  # another transaction consumes the same state
-    owner.salvage(second, thief)
-    assert replay(history.by_partition).salvaged == 2
+    leaf[19:27] = (4).to_bytes(8, "big")
+    leaf[27:59] = bytes(31) + b"1"
+    robber = type(again)(bytes(leaf), b"", reader.item(0).inputs)  # another one consumes a state that no item has
+    owner.salvage(second, thief, robber)
+    assert replay(history.by_partition).salvaged == 3
     owner.key("another")
     owner.begin(position=9)
-    found = _verified(spark, tmp_path, history.by_partition)
-    assert sorted([(row.type, row.position) for row in found.violations.collect()]) == [
-        ("salvage-mismatch", 2),
-        ("salvage-mismatch", 2),
-        ("salvage-mismatch", 3),
-        ("salvage-mismatch", 4),
-    ]
+    kept = _verified(spark, tmp_path / "monday", early).after()
+    for name, state in (("all at once", None), ("tuesday", kept)):
+        found = _verified(spark, tmp_path / name, history.by_partition, state)
+        assert sorted([(row.type, row.position) for row in found.violations.collect()]) == [
+            ("salvage-mismatch", 2),
+            ("salvage-mismatch", 2),
+            ("salvage-mismatch", 3),
+            ("salvage-mismatch", 4),
+            ("salvage-mismatch", 5),
+        ]
+
+
+def test_wrong_roots_of_the_owner(spark: SparkSession, tmp_path: Path) -> None:
+    """The root in the `done` of a salvage is compared, and so is that in a trim; copies and forged records have no effect, and are not."""
+    history = _history()
+    history.payload(1, 1, "a")
+    history.entry(1, 1, "a")
+    view = replay(history.by_partition)
+    owner = Owner(history)
+    owner.key()
+    owner.begin()
+    owner.items(Lost())
+    done = owner.done(Lost(), root=bytes(32))
+    trim = history.owner(Trim(history.key.public_key, View(view.seen, view.history), 1, bytes(32)))
+    assert done.value is not None
+    for value in (trim.value, done.value[:-64] + bytes(64)):
+        history.put(ORDERING, None, value)
+    expected = [("root-mismatch", each.offset, bytes(32).hex()) for each in (done, trim)]
+    assert _found(_verified(spark, tmp_path, history.by_partition)) == expected
 
 
 @pytest.mark.nightly
@@ -248,15 +277,18 @@ def _found(verified: Verified) -> list[tuple[str, int | None, str]]:
 
 
 def test_a_sealed_entry_that_skips_sequences(spark: SparkSession, tmp_path: Path) -> None:
-    """A sealed entry counts: batches 2 to 4 of the incarnation are missing before it."""
+    """A sealed entry counts: batches 2 to 4 of the incarnation are missing before it. A seal behind the payload seals nothing."""
     history = _history()
     history.payload(1, 1, "a")
     history.entry(1, 1, "a")
+    history.seal(1, 1)
     entry = history.entry(1, 5, "lost")
     history.seal(1, 5)
+    history.payload(1, 5, "lost")  # too late
     Owner(history).salvage()
     expected = [("sequence-gap", entry.offset, "batch 5 of incarnation 1 counts next")]
-    assert _found(_verified(spark, tmp_path, history.by_partition)) == expected
+    verified = _verified(spark, tmp_path, history.by_partition)
+    assert (verified.decided, _found(verified)) == (1, expected)
 
 
 def test_a_skipped_sequence_behind_a_sealed_entry(spark: SparkSession, tmp_path: Path) -> None:

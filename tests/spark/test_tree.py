@@ -83,9 +83,12 @@ def test_roots_at_some_sizes(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("first", "decided", "sizes"),
     [
-        (43, 75, (2, 16, 41, 43, 44, 74)),
-        (48, 75, ()),
-        *[pytest.param(*of, marks=pytest.mark.nightly) for of in ((48, 75, (45, 48)), (43, 43, (43,)), (64, 64, (17,)), (43, 47, ()))],
+        (43, 75, (2, 16, 44, 74)),
+        (48, 75, (45, 48)),
+        *[
+            pytest.param(*of, marks=pytest.mark.nightly)
+            for of in ((43, 75, (41, 43)), (48, 75, ()), (43, 43, (43,)), (64, 64, (17,)), (43, 47, ()))
+        ],
     ],
 )
 def test_roots_of_a_tree_that_grew(spark: SparkSession, first: int, decided: int, sizes: tuple[int, ...]) -> None:

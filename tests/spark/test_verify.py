@@ -158,7 +158,8 @@ def _forged_repetition(writer: Writer) -> Planted:
 
 
 def _other_ids(writer: Writer) -> Planted:
-    asked = writer.party.submission(spend(state("this")))
+    """Plant a batch that decides nothing, so nobody's signature is missing in it."""
+    asked = Party(NOTARY).submission(spend(state("this")))
     return [("id-mismatch", None, writer.append(3, [asked], ids=["ab" * 32]).offset)]
 
 
@@ -240,7 +241,7 @@ def _without(by_partition: dict[int, list[Record]], *gone: Record) -> dict[int, 
 
 
 def test_missing_records_are_reported(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
-    """A skipped batch of an incarnation, and an entry and a payload record that are missing from between others, are each reported once.
+    """A skipped batch, an entry and a payload record that are missing from between others, and a hole that is passed, are reported.
 
     Writers after the missing entry had another history.
     """
@@ -250,7 +251,10 @@ def test_missing_records_are_reported(spark: SparkSession, tmp_path: Path, write
     after = writer.batch(3, 2, spend(state("after it")))
     orphan, _ = [log.payload(9, sequence, "orphan", partition=0) for sequence in (9, 10)]
     planted += [("sequence-gap", None, entry.offset), ("sequence-gap", None, None), ("foreign-view", None, after.offset)]
-    verified = _verified(spark, tmp_path, _without(log.by_partition, entry, orphan), writer.party)
+    hole = writer.batch(3, 1, spend(state("lost")))
+    passed = writer.checkpoint(3)
+    planted += [("missing-payload", DECIDED + 2, hole.offset)]
+    verified = _verified(spark, tmp_path, _without(log.by_partition, entry, orphan, log.by_partition[1][-1]), writer.party)
     assert _found(verified) == sorted(planted, key=str)
     reported = [row.found for row in verified.violations.where("type = 'sequence-gap'").orderBy("offset").collect()]
     assert reported == [
@@ -259,7 +263,10 @@ def test_missing_records_are_reported(spark: SparkSession, tmp_path: Path, write
         f"offsets {entry.offset} to {entry.offset} of the ordering topic are not there",
     ]
     (foreign,) = verified.violations.where("type = 'foreign-view'").collect()
-    assert foreign.expected == f"a view of at most {log.replayed().seen - 2} records; the last that agreed is at offset {entry.offset - 1}"
+    assert foreign.expected == f"a view of at most {log.replayed().seen - 3} records; the last that agreed is at offset {entry.offset - 1}"
+    assert foreign.offset_last == hole.offset
+    (lost,) = verified.violations.where("type = 'missing-payload'").collect()
+    assert f"and the writer of ordering record {passed.offset} had its content" in lost.found
 
 
 @pytest.mark.nightly
