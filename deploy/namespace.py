@@ -29,7 +29,11 @@ def inside(network: str) -> Iterator[None]:
         return
     home = os.open(OWN, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        _enter(network)
+        descriptor = os.open(network, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _call("setns", descriptor, CLONE_NEWNET)
+        finally:
+            os.close(descriptor)
         try:
             yield
         finally:
@@ -72,14 +76,6 @@ def make() -> int:
             _call("setns", home, CLONE_NEWNET)
     finally:
         os.close(home)
-
-
-def _enter(network: str) -> None:
-    descriptor = os.open(network, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _call("setns", descriptor, CLONE_NEWNET)
-    finally:
-        os.close(descriptor)
 
 
 def _call(name: str, *arguments: int) -> None:

@@ -35,7 +35,7 @@ them. The core passes on the roots in other workers' checkpoints as `RootSeen`, 
 from joiner.buffer import Buffer
 from joiner.control import LogState
 from joiner.core import Joiner
-from joiner.driver import Applier, Driver
+from joiner.driver import Driver
 from joiner.history import Effect, Mark
 from joiner.incarnations import Incarnations, IncarnationState
 from joiner.queue import AdmittedSubmission, Batch, Pending, SubmissionQueue
@@ -46,7 +46,6 @@ from joiner.snapshot import JoinerSnapshot
 
 __all__ = [
     "AdmittedSubmission",
-    "Applier",
     "Batch",
     "Buffer",
     "Driver",

@@ -54,7 +54,6 @@ from joiner.ready import (
 from joiner.settings import JoinerLimits
 from joiner.snapshot import JoinerSnapshot
 from ordering.errors import CorruptRecord, Fatal, FatalCode
-from ordering.ids import TransactionId
 from ordering.log import ORDERING, Record
 from ordering.records import (
     ACTIVE_AT_START,
@@ -632,7 +631,7 @@ class Joiner:
                 requests = self._prepared[1]
             else:
                 requests = decode_requests(value, log.notary_name)
-            if not _same_ids(requests, entry.transaction_ids):
+            if tuple([request.transaction_id for request in requests]) != entry.transaction_ids:
                 raise CorruptRecord("its transaction ids are not those of the entry")
         except CorruptRecord as problem:
             text = f"payload ({entry.incarnation}, {entry.sequence}) decides nothing: {problem}"
@@ -907,10 +906,6 @@ def _sent(entry: Entry, source: Record, own: Own) -> OwnBatch | None:
     """Returns the batch of this worker if the log has exactly the entry that it sent. A broken worker may write another of that name."""
     sent = own.get((entry.incarnation, entry.sequence))
     return sent if sent is not None and sent.entry_value == source.value else None
-
-
-def _same_ids(requests: tuple[Request, ...], ids: tuple[TransactionId, ...]) -> bool:
-    return len(requests) == len(ids) and all(request.transaction_id == id_ for request, id_ in zip(requests, ids, strict=True))
 
 
 __all__ = ["VOTERS_MS", "Joiner", "View"]

@@ -64,36 +64,21 @@ def _wire(environment: Environment, runner: Any, **_: Any) -> None:
     if environment.parsed_options is not None and environment.parsed_options.class_picker:
         sys.exit("--class-picker can pick another shape, or none: then nothing would end the run. There is one user and one shape here")
     if isinstance(runner, WorkerRunner):
-        member = Member(environment, lambda message: runner.send_message(MESSAGE, dict(message)))
-        runner.register_message(MESSAGE, _to_member)
+        member = own = Member(environment, lambda message: runner.send_message(MESSAGE, dict(message)))
+        runner.register_message(MESSAGE, lambda msg, **_: own.handle(msg.data))
         environment.events.test_stop.add_listener(_end)
         return
-    coordinator = Coordinator(environment)
+    coordinator = here = Coordinator(environment)
     if isinstance(runner, MasterRunner):
-        runner.register_message(MESSAGE, _to_coordinator)
+        runner.register_message(MESSAGE, lambda msg, **_: here.handle(msg.data))
     else:
-        member = Member(environment, _send_to_coordinator)
+        # Do this after the call: the coordinator may answer with "go" to the same member.
+        member = Member(environment, lambda message: gevent.spawn(here.handle, message))
     environment.events.test_start.add_listener(_begin)
     environment.events.spawning_complete.add_listener(_spawned)
     environment.events.test_stop.add_listener(_end)
     environment.events.quitting.add_listener(_exit_code)
     environment.events.quit.add_listener(_repeat_figure)
-
-
-def _to_member(msg: Any, **_: Any) -> None:
-    if member is not None:
-        member.handle(msg.data)
-
-
-def _to_coordinator(msg: Any, **_: Any) -> None:
-    if coordinator is not None:
-        coordinator.handle(msg.data)
-
-
-def _send_to_coordinator(message: Any) -> None:
-    # Do this after the call: the coordinator may answer with "go" to the same member.
-    if coordinator is not None:
-        gevent.spawn(coordinator.handle, message)
 
 
 def _begin(environment: Environment, **_: Any) -> None:

@@ -106,17 +106,16 @@ async def without_headers(records: bytes) -> bytes:
             name = _CODECS[codec] if codec < len(_CODECS) else f"codec {codec}"
             raise CompressedBatch(f"the batch at offset {head.base_offset} is compressed ({name})")
         pieces = await _pieces(records, head.start + _RECORDS_FROM, head.end, head.last_delta + 1)
-        if pieces is not None and _is_intact(batch := records[head.start : head.end]):
+        if pieces is None:
+            continue
+        batch = records[head.start : head.end]
+        if calc_crc32c(batch[_CRC_COVERS_FROM:]) == _CRC.unpack_from(batch, _CRC_FROM)[0]:
             made = bytearray(batch[:_RECORDS_FROM]) + b"".join(pieces)
             _LENGTH.pack_into(made, _LENGTH_FROM, len(made) - _BEFORE_LENGTH_ENDS)
             _CRC.pack_into(made, _CRC_FROM, calc_crc32c(bytes(made[_CRC_COVERS_FROM:])))
             found += [records[copied : head.start], bytes(made)]
             copied = head.end
     return b"".join([*found, records[copied:]]) if found else records
-
-
-def _is_intact(batch: bytes) -> bool:
-    return bool(calc_crc32c(batch[_CRC_COVERS_FROM:]) == _CRC.unpack_from(batch, _CRC_FROM)[0])
 
 
 async def _pieces(records: bytes, at: int, end: int, count: int) -> list[bytes] | None:
@@ -137,8 +136,10 @@ async def _pieces(records: bytes, at: int, end: int, count: int) -> list[bytes] 
             if not body < headers < at <= end:
                 return None
             if headers + 1 != at or offset != number or not (is_exact and are_exact):  # a count of 0 headers is one byte
-                fields = b"".join([_encoded(number), *[_NULL if each is None else _with_length(records[each]) for each in (key, value)]])
-                made = records[body:after_time] + fields + b"\0"
+                made = records[body:after_time] + _encoded(number)
+                for each in (key, value):
+                    made += _NULL if each is None else _encoded(len(records[each])) + records[each]
+                made += b"\0"
                 found += [records[copied:start], _encoded(len(made)), made]
                 copied = at
             number += 1
@@ -179,10 +180,6 @@ def _varint(records: bytes, at: int) -> tuple[int, int, bool]:
             number = bits & 0xFFFFFFFF
             return (number >> 1) ^ -(number & 1), at, number == bits
     raise ValueError(f"a number has more than {_VARINT_BYTES_MAX} bytes")
-
-
-def _with_length(content: bytes) -> bytes:
-    return _encoded(len(content)) + content
 
 
 def _encoded(number: int) -> bytes:

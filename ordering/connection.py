@@ -32,8 +32,8 @@ METADATA_AGE_MS: Final = 1_000
 """The maximum age of a client's metadata: the partition leaders, and the racks in `leaders()`.
 
 If a leader is cut off, a client learns the new leader from the other brokers. A broker that cannot reach the active controller still claims
-to be the leader. So a client requests metadata from the brokers in turn. It reaches all of them within the time after which a worker stops
-because its log contradicts its index.
+to be the leader. So a client requests metadata from the brokers in turn, and reaches all of them before a worker would stop because its log
+contradicts its index.
 """
 
 

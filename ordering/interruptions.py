@@ -3,8 +3,8 @@
 Kafka loses a tail only when brokers restart or a leader changes. So a topic-partition counts as interrupted when, since its last good
 fetch,
 
-- a fetch failed, and now one succeeds. A failed fetch alone does not count, so that a partition without a leader does not disturb the
-  others;
+- a fetch has failed and the present one succeeds. A failed fetch alone does not count, so that a partition without a leader does not
+  disturb the others;
 - the connection to its leader is a new one;
 - its high watermark has gone back;
 - its first new batch has another leader epoch than the last batch read, which was at the end of the log: so the leader has changed in

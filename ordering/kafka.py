@@ -36,7 +36,7 @@ from ordering.endings import Producer, stop_consumer
 from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown, OutOfRange, error_text
 from ordering.interruptions import Interruptions
 from ordering.leadership import Leadership
-from ordering.local_reader import check_partitions, describe
+from ordering.local_reader import POLL_RECORDS_MAX, check_partitions, describe
 from ordering.log import ORDERING, BrokerSeen, Leader, LogOffsets, Record
 from ordering.settings import LogSettings
 from ordering.topics import EITHER, LOG, MESSAGE_BYTES_MAX, inspect, topic_names
@@ -46,7 +46,6 @@ FETCH_PARTITION_BYTES_MAX: Final = 4 * 1024 * 1024
 FETCH_BROKER_BYTES_MAX: Final = 16 * 1024 * 1024
 FETCH_BROKER_BYTES_MIN: Final = 256 * 1024
 FETCH_GROWS_BYTES: Final = 64 * 1024
-POLL_RECORDS_MAX: Final = 4096
 
 
 class KafkaTimeouts(msgspec.Struct, frozen=True, kw_only=True):
@@ -432,7 +431,7 @@ class KafkaWriter:
                     self._check()
                     delivery = await send()
                     # A cancelled or timed-out caller never retrieves the result; retrieve it, so that asyncio does not log it.
-                    delivery.add_done_callback(_retrieve)
+                    delivery.add_done_callback(lambda done: done.cancelled() or done.exception())
                 return await delivery
         except TimeoutError as problem:
             # After a crash, a close or the loss of a broker from here on, the record may be in the log, or not, or may still arrive.
@@ -554,8 +553,3 @@ class KafkaReader:
             "If `notary trim` freed them, move this index away and restore a snapshot (`[snapshots] url`; `notary snapshot restore`), or "
             "read an archive. Otherwise do not skip offsets: compare with the other workers, then rebuild this index or restore the log"
         )
-
-
-def _retrieve(delivery: "asyncio.Future[Any]") -> None:
-    if not delivery.cancelled():
-        delivery.exception()

@@ -6,8 +6,8 @@ With aiokafka's own discovery (0.14), a worker loses much time when a data centr
 |---|---|
 | it believes the last reply, even of a broker that cannot reach the controllers | a leader of a lower epoch than the known one is ignored |
 | it picks the broker for Metadata at random | Metadata is requested from the brokers in turn |
-| it waits for metadata, and for a connection, as long as for any request | both have deadlines of their own |
-| it waits for the reply of a broker that is no longer the leader | its connection is closed; the request is sent to the new leader |
+| it waits for metadata, and for a connection, as long as for any request | both waits have deadlines of their own |
+| it waits for the reply of a broker that is no longer the leader | the connection is closed; the request is sent to the new leader |
 
 The leader epoch of a partition rises with each election. Metadata has it from version 7 on, and Kafka's own clients use it in the same way
 (KIP-320). It is stored by topic id, since the epochs of a topic that is deleted and created again start anew. An idempotent producer may

@@ -36,8 +36,6 @@ Kafka's jars stay in `.cache/kafka/<version>`, or in the folder that NOTARY_KAFK
 
 from deploy.local.cluster import Cluster
 from deploy.local.errors import CannotRun
-from deploy.local.health import BrokerStatus, ClusterStatus
-from deploy.local.settings import ClusterSettings
 from deploy.local.state import BrokerNetwork
 
-__all__ = ["BrokerNetwork", "BrokerStatus", "CannotRun", "Cluster", "ClusterSettings", "ClusterStatus"]
+__all__ = ["BrokerNetwork", "CannotRun", "Cluster"]

@@ -102,7 +102,7 @@ class Cluster:
         """The current content of cluster.json."""
         return read_state(self.directory)
 
-    def up(self, timeout_seconds: float = 90.0) -> None:
+    def up(self) -> None:
         """Start every broker that is not running, and wait until the cluster serves. Does nothing if it is up."""
         runtime = prepare()
         with self._locked():
@@ -110,12 +110,12 @@ class Cluster:
             self._format_new(runtime, state)
             for broker in state.brokers:
                 self._spawn(runtime, broker.id)
-        self.wait_until_serving(timeout_seconds)
+        self.wait_until_serving(90.0)
 
-    def down(self, *, keep_data: bool = False, grace_seconds: float = 15.0) -> None:
+    def down(self, *, keep_data: bool = False) -> None:
         """End all brokers, and remove the folder.
 
-        With `keep_data` the brokers get SIGTERM, and SIGKILL after the grace period; the folder stays, and `up` starts them
+        With `keep_data` the brokers get SIGTERM, and SIGKILL after 15 s; the folder stays, and `up` starts them
         again with their data. Without it they are killed at once: the data that an orderly shutdown would save is removed
         anyway.
         """
@@ -128,7 +128,7 @@ class Cluster:
                 for process in processes:
                     process.send(signal.SIGCONT)  # a paused process does not handle SIGTERM
                     process.send(signal.SIGTERM)
-                deadline = time.monotonic() + grace_seconds
+                deadline = time.monotonic() + 15.0
                 for process in processes:
                     process.wait(max(0.0, deadline - time.monotonic()))
             for process in processes:

@@ -1,7 +1,7 @@
 """Ends the processes of a `with` block, such as the brokers of a `Cluster`, if the block's process dies in it (SIGKILL, a time limit).
 
-The block's process has the write end of a pipe to a watcher process. However the block's process ends, the kernel closes
-the pipe. Then the watcher ends what is still there, by what its folder says.
+The block's process has the write end of a pipe to a watcher process. However the block's process ends, the kernel closes the pipe. Then the
+watcher ends the processes that the files in the block's folder name.
 """
 
 import os

@@ -52,7 +52,7 @@ PANELS: Final = (
         "stat",
     ),
     Panel("Health", "Ready", "bool", _each("notary_ready")),
-    # Every worker decides every request, so the rate is that of the fastest worker, not the sum.
+    # Every worker decides every request, so the notary's rate is that of the fastest worker, not the sum.
     Panel("Traffic", "Decisions by outcome", "reqps", (("max by (outcome) (rate(notary_decisions_total[1m]))", "{{outcome}}"),)),
     Panel(
         "Traffic",

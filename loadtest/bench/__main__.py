@@ -14,8 +14,8 @@ from deploy.local import CannotRun
 from loadtest.bench.figure import Part, RunOptions
 from loadtest.bench.figures import all_figures
 from loadtest.bench.report import Report, report_to
-from loadtest.rig import interrupt_once, log_name
 from loadtest.rig.arguments import above_zero
+from loadtest.rig.notaries import interrupt_once, log_name
 from loadtest.rig.progress import Bar, progress
 from ordering.errors import NotaryError
 

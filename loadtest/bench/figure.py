@@ -1,4 +1,4 @@
-"""A figure: the complete description of one kind of result. Each file of `figures/` describes its own figures. No other names them.
+"""A figure: the complete description of one kind of result. Each file of `figures/` describes its own figures; no other file names them.
 
 A figure is measured in parts, each on one system under test, in one or more steps; or by a separate command. Its results are JSON lines
 (`report`), from which its tables and its picture on docs/performance.md are made (`page`).
@@ -14,8 +14,8 @@ import msgspec
 
 from deploy.local import CannotRun
 from loadtest.bench.report import Report, ResultLine, report_to
-from loadtest.rig import RunningNotary, brokers_of, interrupt_once, log_name, notary_on
 from loadtest.rig.arguments import acceptor_processes, count
+from loadtest.rig.notaries import RunningNotary, brokers_of, interrupt_once, log_name, notary_on
 from loadtest.rig.progress import progress
 from loadtest.rig.signing import PARTY
 from ordering.errors import NotaryError

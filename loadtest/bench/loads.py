@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import msgspec
 
-from loadtest.rig import RunningNotary, run_module
 from loadtest.rig.closed_loop import ClosedLoad, LoadResult
 from loadtest.rig.latencies import Percentiles
+from loadtest.rig.notaries import RunningNotary, run_module
 from loadtest.rig.open_loop import Offer, Offered
 from loadtest.rig.progress import progress
 

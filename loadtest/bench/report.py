@@ -185,13 +185,12 @@ def _range(values: Sequence[Any]) -> str:
 
 
 def _summary(result: ResultLine) -> str:
-    shown = ", ".join([f"{name} {_shown(value)}" for name, value in result.figures.items() if not _long(value)])
+    # Only programs read a list of objects.
+    values = {
+        name: value for name, value in result.figures.items() if not (isinstance(value, list) and value and isinstance(value[0], dict))
+    }
+    shown = ", ".join([f"{name} {_shown(value)}" for name, value in values.items()])
     return f"FAILED ({shown})" if result.failed else shown
-
-
-def _long(value: Any) -> bool:
-    """Returns True for a value that only programs read: a list of objects."""
-    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
 
 
 def _shown(value: Any) -> str:

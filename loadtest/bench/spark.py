@@ -4,9 +4,9 @@
 
 Each log is generated first, as an archive without a notary: one incarnation of one worker, batches spread over the partitions, all
 committed. The same seed gives the same archive, written a batch at a time. The parts of a real worker replay it from memory: the fastest
-possible replay. Then `spark_join verify` runs on it as a separate process, on two cores. There is a figure only if it finds the worker's
-root and no violation: the sum of its stages, from `report.json`, and separately the rest of the process's time:
-Spark's start.
+possible replay. Then `spark_join verify` runs on the log as a separate process, on two cores. There is a figure only if Spark finds the
+worker's root and no violation. The figure has the sum of the stages' times in `report.json`, and the rest of the process's time, in which
+Spark starts.
 
 With `--nights` one log grows from each size to the next, in steps of at most `STEP_REQUESTS`, and each run continues from the state that
 the run before it kept. After each size comes the figure: a night over `NIGHT_REQUESTS` more. It counts only if the run decides as many
@@ -135,7 +135,7 @@ def _measure(report: Report, chosen: argparse.Namespace) -> None:
 
 
 async def _replayed(archive: Path, index: Path) -> tuple[int, Replayed]:
-    """Returns the number of requests in it, and a worker's replay."""
+    """Returns the number of requests in an archive, and a worker's replay of it."""
     requests, now_ms = 0, [0]
     log = MemoryLog(PARTITIONS, lambda: now_ms[0], "bench")
     for record in read_archive(archive):

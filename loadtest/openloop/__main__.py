@@ -15,8 +15,8 @@ from pathlib import Path
 from deploy.local import CannotRun
 from deploy.local.process import python_path, tied
 from loadtest.openloop.plan import add_arguments
-from loadtest.rig import interrupt_once, notary_on, verifier_key
 from loadtest.rig.arguments import count
+from loadtest.rig.notaries import interrupt_once, notary_on, verifier_key
 from loadtest.rig.progress import progress
 
 STOP_S_MAX = 60.0

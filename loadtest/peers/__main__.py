@@ -31,9 +31,9 @@ from loadtest.peers.contest import contest, recheck
 from loadtest.peers.etcd import Etcd
 from loadtest.peers.http_adapter import is_ready
 from loadtest.peers.servers import Servers
-from loadtest.rig import brokers_of, make
 from loadtest.rig.arguments import above_zero, count
 from loadtest.rig.closed_loop import ClosedLoad, LoadResult
+from loadtest.rig.notaries import brokers_of, make
 from loadtest.rig.progress import progress
 
 WARM_UP_S: Final = 3.0

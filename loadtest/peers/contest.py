@@ -20,6 +20,7 @@ from loadtest.rig.closed_loop import ClosedLoop, GeneratedSubmissions
 from loadtest.rig.connections import body_of, status_of
 from loadtest.rig.generate import party_key, submissions
 from loadtest.rig.signing import NOTARY, PARTY, Made, SubmissionSigner
+from ordering.ids import parse_state
 
 CLIENTS: Final = 16
 SECONDS_MAX: Final = 120.0
@@ -99,7 +100,7 @@ async def _recheck(url: str, seed: int, requests: int, inputs: int) -> list[str]
     content = sha256(b"%d again" % seed).digest()
     double_spending: list[Made] = []
     for each in made:
-        states = [[_bytes_of(text) for text in request.inputs] for request in _decode_asked(each.body).requests]
+        states = [[parse_state(text) for text in request.inputs] for request in _decode_asked(each.body).requests]
         written = [writer.request(of_one, content) for of_one in states]
         double_spending.append(writer.submission([text for text, _ in written], [id_ for _, id_ in written]))
     # Double spends first: a peer that has forgotten the load would commit them.
@@ -173,8 +174,3 @@ def _inputs_of(made: Sequence[Made]) -> dict[str, Sequence[str]]:
 
 def _writer() -> SubmissionSigner:
     return SubmissionSigner(NOTARY, PARTY, party_key().sign)
-
-
-def _bytes_of(state: str) -> bytes:
-    hash_, _, index = state.partition(":")
-    return bytes.fromhex(hash_) + int(index).to_bytes(4, "big")

@@ -1,6 +1,6 @@
 """rig: the base of all loads and benchmarks. It starts the systems under test and the loads, and stops them; nothing is left behind.
 
-The command lines above it (`bench`, `openloop`, `peers`) share these parts, and none of them has a second version of its own:
+The command lines above it (`bench`, `openloop`, `peers`) share these parts, and have no second version of any of them:
 
 | file | subject | pure |
 |---|---|---|
@@ -16,33 +16,3 @@ The command lines above it (`bench`, `openloop`, `peers`) share these parts, and
 | `machine` | the machine of a measurement; environment, CPU time and memory of its processes and of others | no |
 | `progress` | lines of progress, and a bar | no |
 """
-
-from loadtest.rig.machine import environment
-from loadtest.rig.notaries import (
-    RunningNotary,
-    Service,
-    brokers_of,
-    interrupt_once,
-    log_name,
-    make,
-    notary_on,
-    run_module,
-    verifier_key,
-    worker,
-    workers_on,
-)
-
-__all__ = [
-    "RunningNotary",
-    "Service",
-    "brokers_of",
-    "environment",
-    "interrupt_once",
-    "log_name",
-    "make",
-    "notary_on",
-    "run_module",
-    "verifier_key",
-    "worker",
-    "workers_on",
-]

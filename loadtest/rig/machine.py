@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ def machine() -> dict[str, Any]:
         "kernel": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "kafka": BROKER.version,
-        **{package: _version(package) for package in PACKAGES},
+        **{package: version(package) for package in PACKAGES},
         "git": _git_commit(),
     }
 
@@ -130,13 +130,6 @@ def machine_cpu_seconds() -> float:
 def costs(pids: Mapping[str, Iterable[int]]) -> dict[str, float]:
     """Returns the CPU seconds so far of these processes by name, of this process (`load`), and of the machine (`machine`)."""
     return {name: cpu_seconds(of_name) for name, of_name in pids.items()} | {"load": time.process_time(), "machine": machine_cpu_seconds()}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _git_commit() -> str | None:

@@ -40,8 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the demo. Returns 0 if every claim holds, 1 if one does not."""
     stage = _Stage(as_json=arguments.json)
     os.environ["no_proxy"] = "*"  # the client must not use a proxy: all processes are on this machine
-    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: the worker ends, its folder goes.
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores it.
+    # These end the demo as Ctrl-C does: the worker ends, and its folder is removed. Under nohup SIGHUP stays ignored.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="notary-demo-") as folder:
         try:

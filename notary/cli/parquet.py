@@ -51,7 +51,8 @@ def write_decisions(decisions: Iterable[Decision], folder: Path) -> Iterator[Exp
 
 def write_states(states: Iterable[tuple[StateRef, TransactionId, int]], folder: Path) -> Iterator[ExportedFile | int]:
     """Write `states/` in `folder`. Yields the same as `write_decisions`."""
-    return _write((_state_columns(group) for group in _groups(states)), _STATES, folder, "states")
+    columns = ([list(column) for column in zip(*group, strict=True)] for group in _groups(states))
+    return _write(columns, _STATES, folder, "states")
 
 
 def _groups(rows: Iterable[Any]) -> Iterator[list[Any]]:
@@ -69,18 +70,13 @@ def _groups(rows: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def _decision_columns(group: list[Decision]) -> list[list[Any]]:
-    conflicts = [[(c.state, int(c.kind), c.consumed_by) for c in decision.conflicts] for decision in group]
     return [
         [decision.position for decision in group],
         [decision.transaction_id for decision in group],
         [decision.log_time_ms for decision in group],
         [int(decision.outcome) for decision in group],
-        conflicts,
+        [[(c.state, int(c.kind), c.consumed_by) for c in decision.conflicts] for decision in group],
     ]
-
-
-def _state_columns(group: list[tuple[StateRef, TransactionId, int]]) -> list[list[Any]]:
-    return [list(column) for column in zip(*group, strict=True)]
 
 
 def _write(groups: Iterable[list[list[Any]]], schema: pa.Schema, folder: Path, name: str) -> Iterator[ExportedFile | int]:

@@ -391,22 +391,21 @@ class SalvageCommand:
         finally:
             self._progress.end()
 
-    def _goal(self) -> "_Goal | None":
-        """Returns the goal of an earlier run; None without one. Raises `ConfigurationError` for a file that is damaged."""
-        if not self._goal_file.exists():
+    def _goal_in_effect(self, job: "SalvageJob") -> "_Goal | None":
+        """Returns the goal of an earlier run whose `done` took effect, and whose key is in force; None without one.
+
+        Raises `ConfigurationError` for a file that is damaged.
+        """
+        if self._own_key(job) is None or not self._goal_file.exists():
             return None
         head, _, items = self._goal_file.read_bytes().partition(b"\n")
         size, _, root = head.decode(errors="replace").partition(" ")
         try:
-            return _Goal(int(size), bytes.fromhex(root), decode_items(items)[1] if items else ())
+            goal = _Goal(int(size), bytes.fromhex(root), decode_items(items)[1] if items else ())
         except (ValueError, CorruptRecord) as problem:
             raise ConfigurationError(f"{self._goal_file} is damaged: {problem}. Remove it: the next run makes another key") from None
-
-    def _goal_in_effect(self, job: "SalvageJob") -> "_Goal | None":
-        """Returns the goal of an earlier run whose `done` took effect, and whose key is in force; None without one."""
-        goal, state = self._goal() if self._own_key(job) is not None else None, job.log.state
-        is_done = goal is not None and not state.sealed and state.settled > state.key_seen and _has(job.kept.tree, goal)
-        return goal if is_done else None
+        state = job.log.state
+        return goal if not state.sealed and state.settled > state.key_seen and _has(job.kept.tree, goal) else None
 
     def _own_key(self, job: "SalvageJob") -> Path | None:
         """Returns the file of the key in force, if an attempt of this command made it: no worker has it yet."""

@@ -66,14 +66,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch",
         metavar="N",
-        type=_integer(1, REQUESTS_MAX),
+        type=_up_to(REQUESTS_MAX),
         default=BATCH_REQUESTS_MAX,
         help=f"requests of one submission, under one signature (default {BATCH_REQUESTS_MAX}); 1 to have each decided at once",
     )
     parser.add_argument(
         "--in-flight",
         metavar="N",
-        type=_integer(1, IN_FLIGHT_MAX),
+        type=_up_to(IN_FLIGHT_MAX),
         default=1,
         help="submissions sent before the first is answered (default 1: decided in the order of the file); more are faster, in any order",
     )
@@ -107,13 +107,12 @@ def run(arguments: argparse.Namespace) -> int:
     signer = Signer.from_file(arguments.key)
     urls = [url.strip() for url in arguments.url.split(",") if url.strip()]
     # Make the client before the file is opened: it checks its arguments, and nothing is left open if they are wrong.
-    tls = tls_of(arguments)
     client = AsyncClient(
         urls,
         arguments.party,
         signer,
         notary_name=arguments.notary_name,
-        tls=tls,
+        tls=tls_of(arguments),
         verifier_keys=arguments.verifier_key or (),
         known_notaries=KnownNotaries(arguments.known_notaries, _print_error),
     )
@@ -340,11 +339,11 @@ def _print_error(text: str) -> None:
     print(f"notary submit: {text}", file=sys.stderr)
 
 
-def _integer(least: int, most: int) -> Callable[[str], int]:
+def _up_to(most: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most:
+        if text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most:
             return int(text)
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from {least} to {most}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 1 to {most}")
 
     return parse
 

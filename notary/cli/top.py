@@ -305,14 +305,13 @@ def _span(values: Iterable[int]) -> str:
 def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(_cells(row[at]) for row in cells) for at in range(len(cells[0]))]
     names = 2 if cells[0][0] == "WORKER" else 1  # names are aligned left, numbers right
-    return [
-        "  ".join(_padded(cell, width, left=at < names) for at, (cell, width) in enumerate(zip(row, widths, strict=True))) for row in cells
-    ]
-
-
-def _padded(text: str, width: int, *, left: bool) -> str:
-    spaces = " " * (width - _cells(text))
-    return text + spaces if left else spaces + text
+    lines = []
+    for row in cells:
+        spaces = [" " * (width - _cells(cell)) for cell, width in zip(row, widths, strict=True)]
+        lines.append(
+            "  ".join(cell + space if at < names else space + cell for at, (cell, space) in enumerate(zip(row, spaces, strict=True)))
+        )
+    return lines
 
 
 def _cells(text: str) -> int:

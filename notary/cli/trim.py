@@ -50,8 +50,6 @@ PLACES: Final = 2
 WORK: Final = "trim"
 INDEX: Final = ".trim-index"
 """The restored index, in the folder of `--work`. No worker's index has such a name, whatever that folder is."""
-FORMER_INDEX: Final = "index"
-"""The name of the restored index in releases before: a killed run left it."""
 _SAME_SCHEMES: Final = {"s3a": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs", "ssh": "sftp"}
 REPORT: Final = "report.json"
 NAMES_SHOWN: Final = 5
@@ -160,10 +158,8 @@ class _Trimming:
 
     def _remove_restored(self) -> None:
         """Remove the files of this command from the folder. It may have others: `--work` names any folder."""
-        former = () if self._arguments.work else (self._work / FORMER_INDEX,)  # without --work the folder is the command's own
-        for index in (self._index, *former):
-            for made in (index, stage_of(index)):
-                shutil.rmtree(made, ignore_errors=True)
+        for made in (self._index, stage_of(self._index)):
+            shutil.rmtree(made, ignore_errors=True)
 
     def _security(self) -> tuple[str, KafkaSecurity | None]:
         """Returns the brokers and the security of the principal that deletes. Raises `ConfigurationError`."""

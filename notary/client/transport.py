@@ -123,18 +123,16 @@ def http_client(tls: SSLContext | None, connect_s_max: float) -> httpx.AsyncClie
                 DefaultCookiePolicy(allowed_domains=())
             ),  # else one worker's cookies would go to others: cookies ignore ports
             follow_redirects=False,
-            verify=_authorities_of_this_machine() if tls is None else tls,
+            # By default the authorities of this machine, or of the environment. OpenSSL would ignore a file that cannot be read.
+            verify=create_default_context(cafile=os.environ.get("SSL_CERT_FILE") or None, capath=os.environ.get("SSL_CERT_DIR") or None)
+            if tls is None
+            else tls,
         )
     except (OSError, ValueError, ImportError, httpx.InvalidURL) as problem:
         # All other arguments are constants, so the environment is the cause; a SOCKS proxy needs a package that may be missing.
         raise ConfigurationError(
             f"a proxy or certificates of the environment (HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE, ...) cannot be used: {problem}"
         ) from None
-
-
-def _authorities_of_this_machine() -> SSLContext:
-    """Returns a context with them, or with those that the environment names. OpenSSL would ignore a file that cannot be read."""
-    return create_default_context(cafile=os.environ.get("SSL_CERT_FILE") or None, capath=os.environ.get("SSL_CERT_DIR") or None)
 
 
 def current_traceparent() -> str:

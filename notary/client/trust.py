@@ -43,7 +43,7 @@ class KnownNotaries:
     def __init__(self, file: str | Path | None = None, say: Callable[[str], None] | None = None) -> None:
         """Without `file`: the file named by `NOTARY_KNOWN_NOTARIES`, else `notary/known-notaries` in `$XDG_CONFIG_HOME` or `~/.config`."""
         self._given = file
-        self.say = say or _on_stderr
+        self.say = say or (lambda text: print(f"notary.client: {text}", file=sys.stderr))
 
     @property
     def file(self) -> Path:
@@ -241,7 +241,3 @@ class Trust:
                 return following
         why = f"{self._known.file} has different keys for {_places(*lines[:2])}, and it shows no endorsement of one by the other: {_OF_ONE}"
         raise NotVerified("unknown-key", why)
-
-
-def _on_stderr(text: str) -> None:
-    print(f"notary.client: {text}", file=sys.stderr)

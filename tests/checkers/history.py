@@ -5,6 +5,7 @@ on a plain dictionary of consumed states, and compares every answer that any cli
 so nothing has to be searched: the work grows with the number of answers, not with its square.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -52,10 +53,7 @@ class History:
 
     def statuses(self) -> dict[int, int]:
         """Returns the number of calls by status."""
-        counts: dict[int, int] = {}
-        for call in self.calls:
-            counts[call.status] = counts.get(call.status, 0) + 1
-        return counts
+        return Counter(call.status for call in self.calls)
 
     def answered(self) -> dict[str, Decided]:
         """Returns the first answer about each transaction, without its receipt."""

@@ -318,7 +318,7 @@ class _Replay:
                 why = self._checkpoint(decoded, record.offset, view)
             elif isinstance(decoded, (Settle, *NAME_THE_KEY)) and not self._is_own(decoded, view):
                 why = Why.OTHER_VIEW
-            elif not self._condition(decoded, record):
+            elif not self._condition(decoded):
                 why = Why.CONDITION
             else:
                 effect = self._effect(decoded, record)
@@ -368,7 +368,7 @@ class _Replay:
             return view == Seen.OWN and replayed.seen - decoded.view.seen < VIEWS_KEPT
         return decoded.view == (replayed.seen, replayed.history)
 
-    def _condition(self, decoded: Ordering, record: LogRecord) -> bool:
+    def _condition(self, decoded: Ordering) -> bool:
         """Returns whether the record takes effect, by the last column of the contract's table."""
         replayed = self.replayed
         match decoded:

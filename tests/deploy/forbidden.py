@@ -71,10 +71,6 @@ def codes(answer: Any) -> set[int]:
     return set()
 
 
-async def describe(who: Who, topic: str) -> set[int]:
-    return await who.admin(lambda client: client._send_request(TopicsRequest([topic])))
-
-
 async def read(who: Who, topic: str) -> set[int]:
     # Sent to each broker, one of which is the leader; aiokafka's own consumer would wait until it gets the right.
     async def fetch(client: AIOKafkaAdminClient) -> list[dict[str, int]]:
@@ -97,47 +93,6 @@ async def write(who: Who, topic: str) -> set[int]:
     return set()
 
 
-async def read_settings(who: Who, topic: str) -> set[int]:
-    return await who.admin(lambda client: client._send_request(DescribeConfigsRequest([(TOPIC, topic, None)], False)))
-
-
-async def create_this_topic(who: Who, topic: str) -> set[int]:
-    # The topic exists: a principal with the right gets that error (36).
-    return await who.admin(lambda client: client.create_topics([NewTopic(topic, 1, 3)], validate_only=True))
-
-
-async def create_another_topic(who: Who, topic: str) -> set[int]:
-    return await who.admin(lambda client: client.create_topics([NewTopic(f"{topic}.copy", 1, 3)], validate_only=True))
-
-
-async def add_partitions(who: Who, topic: str) -> set[int]:
-    return await who.admin(lambda client: client.create_partitions({topic: NewPartitions(50)}, validate_only=True))
-
-
-async def alter_settings(who: Who, topic: str) -> set[int]:
-    return await who.admin(lambda client: client._send_request(AlterConfigsRequest([(TOPIC, topic, [("retention.ms", "1")])], True)))
-
-
-async def alter_one_setting(who: Who, topic: str) -> set[int]:
-    return await who.admin(
-        lambda client: client._send_request(
-            AlterSettingsRequest(ConfigResourceType.TOPIC, {topic: {"retention.ms": "1"}}, validate_only=True)
-        )
-    )
-
-
-async def alter_a_brokers_setting(who: Who, topic: str) -> set[int]:
-    return await who.admin(
-        lambda client: client._send_request(
-            AlterSettingsRequest(ConfigResourceType.BROKER, {"": {"log.retention.ms": "1"}}, validate_only=True)
-        )
-    )
-
-
-async def read_a_brokers_settings(who: Who, topic: str) -> set[int]:
-    return await who.admin(lambda client: client._send_request(DescribeConfigsRequest([(BROKER, "1", None)], False), 1))
-
-
 async def delete_records(who: Who, topic: str) -> set[int]:
     # Nothing is before offset 0, so a principal with the right deletes nothing. Sent to each broker, one of which is the leader.
     async def delete(client: AIOKafkaAdminClient) -> list[dict[str, Any]]:
@@ -147,32 +102,9 @@ async def delete_records(who: Who, topic: str) -> set[int]:
     return await who.admin(delete) - {NOT_THE_LEADER}
 
 
-async def delete_topic(who: Who, topic: str) -> set[int]:
-    return await who.admin(lambda client: client.delete_topics([topic]))
-
-
-async def move_replicas(who: Who, topic: str) -> set[int]:
-    moves: list[Any] = [(topic, [(0, [1, 2, 3], {})], {})]
-    return await who.admin(lambda client: client._send_request(AlterPartitionReassignmentsRequest(TIMEOUT_MS, moves, {})))
-
-
 async def elect_leader(who: Who, topic: str) -> set[int]:
     # 84: the preferred replica is already the leader.
     return await who.admin(lambda client: client._send_request(ElectLeadersRequest(topic))) - {84}
-
-
-async def give_rights(who: Who, topic: str) -> set[int]:
-    acl = (TOPIC, NOTHING_IS_THERE, LITERAL, f"User:{NOTHING_IS_THERE}", "*", READ, ALLOW)
-    return await who.admin(lambda client: client._send_request(CreateAclsRequest(*acl)))
-
-
-async def see_rights(who: Who, topic: str) -> set[int]:
-    return await who.admin(lambda client: client._send_request(DescribeAclsRequest(ANY, None, ANY, None, None, ANY, ANY)))
-
-
-async def take_rights(who: Who, topic: str) -> set[int]:
-    acl = (TOPIC, NOTHING_IS_THERE, LITERAL, f"User:{NOTHING_IS_THERE}", "*", READ, ALLOW)
-    return await who.admin(lambda client: client._send_request(DeleteAclsRequest(*acl)))
 
 
 async def use_a_group(who: Who, topic: str) -> set[int]:
@@ -189,27 +121,37 @@ async def use_a_group(who: Who, topic: str) -> set[int]:
     return set()
 
 
+def request(make: Callable[[str], Any], broker: int | None = None) -> Operation:
+    """Returns the operation that sends one request about a topic, to this broker or to any."""
+    return lambda who, topic: who.admin(lambda client: client._send_request(make(topic), broker))
+
+
+ACL = (TOPIC, NOTHING_IS_THERE, LITERAL, f"User:{NOTHING_IS_THERE}", "*", READ, ALLOW)
 OPERATIONS: Mapping[str, Operation] = {
-    operation.__name__.replace("_", " "): operation
-    for operation in (
-        describe,
-        read,
-        write,
-        read_settings,
-        create_this_topic,
-        create_another_topic,
-        add_partitions,
-        alter_settings,
-        alter_one_setting,
-        alter_a_brokers_setting,
-        read_a_brokers_settings,
-        delete_records,
-        delete_topic,
-        move_replicas,
-        elect_leader,
-        give_rights,
-        see_rights,
-        take_rights,
-        use_a_group,
-    )
+    "describe": request(lambda topic: TopicsRequest([topic])),
+    "read": read,
+    "write": write,
+    "read settings": request(lambda topic: DescribeConfigsRequest([(TOPIC, topic, None)], False)),
+    # The topic exists: a principal with the right gets that error (36).
+    "create this topic": lambda who, topic: who.admin(lambda client: client.create_topics([NewTopic(topic, 1, 3)], validate_only=True)),
+    "create another topic": lambda who, topic: who.admin(
+        lambda client: client.create_topics([NewTopic(f"{topic}.copy", 1, 3)], validate_only=True)
+    ),
+    "add partitions": lambda who, topic: who.admin(lambda client: client.create_partitions({topic: NewPartitions(50)}, validate_only=True)),
+    "alter settings": request(lambda topic: AlterConfigsRequest([(TOPIC, topic, [("retention.ms", "1")])], True)),
+    "alter one setting": request(
+        lambda topic: AlterSettingsRequest(ConfigResourceType.TOPIC, {topic: {"retention.ms": "1"}}, validate_only=True)
+    ),
+    "alter a brokers setting": request(
+        lambda topic: AlterSettingsRequest(ConfigResourceType.BROKER, {"": {"log.retention.ms": "1"}}, validate_only=True)
+    ),
+    "read a brokers settings": request(lambda topic: DescribeConfigsRequest([(BROKER, "1", None)], False), 1),
+    "delete records": delete_records,
+    "delete topic": lambda who, topic: who.admin(lambda client: client.delete_topics([topic])),
+    "move replicas": request(lambda topic: AlterPartitionReassignmentsRequest(TIMEOUT_MS, [(topic, [(0, [1, 2, 3], {})], {})], {})),
+    "elect leader": elect_leader,
+    "give rights": request(lambda topic: CreateAclsRequest(*ACL)),
+    "see rights": request(lambda topic: DescribeAclsRequest(ANY, None, ANY, None, None, ANY, ANY)),
+    "take rights": request(lambda topic: DeleteAclsRequest(*ACL)),
+    "use a group": use_a_group,
 }

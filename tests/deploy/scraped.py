@@ -29,14 +29,12 @@ class Scraped:
     """Its party."""
 
     def get(self, path: str) -> str:
-        """Returns the health port's answer; an error for any status but 200, unless the worker's process was just paused."""
-        while (answer := self._look(path)).status_code == 503 and PAUSED in answer.content:
+        """Returns the health port's answer. Raises an error for another status than 200, unless the worker's process was just paused."""
+        url = f"http://{self.health}{path}"
+        while (answer := httpx.get(url, timeout=60, trust_env=False)).status_code == 503 and PAUSED in answer.content:
             pass
         answer.raise_for_status()
         return answer.text
-
-    def _look(self, path: str) -> httpx.Response:
-        return httpx.get(f"http://{self.health}{path}", timeout=60, trust_env=False)
 
     def names(self) -> set[str]:
         """Returns each name that a series of a worker may have."""

@@ -91,7 +91,7 @@ def test_broker_and_worker_start_again_after_a_reboot(model: dict[str, Any]) -> 
     assert {model["services"][name]["restart"] for name in ("kafka", "worker")} == {"unless-stopped"}
 
 
-def test_worker_environment_has_valid_settings_only(model: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_worker_environment_has_valid_settings_only(model: dict[str, Any], tmp_path: Path) -> None:
     """The worker's environment has valid settings only."""
     (tmp_path / "notary.toml").write_text('name = "n"\norigin = "o"\n')
     config = load(tmp_path / "notary.toml", {}, model["services"]["worker"]["environment"])

@@ -25,8 +25,8 @@ from aiokafka.errors import KafkaError
 
 from deploy.namespace import inside, run_inside
 from loadtest.bench.loads import Case, closed_load, failed, run_load
-from loadtest.rig import RunningNotary
 from loadtest.rig.machine import cpu_seconds, family
+from loadtest.rig.notaries import RunningNotary
 from tests.deploy.installed import Installed
 from tests.deploy.sites import CLIENTS, installed_sites, urls
 from tests.rights import needs_root

@@ -17,9 +17,8 @@ import httpx
 import msgspec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from loadtest import rig
-from loadtest.rig import run_module
-from loadtest.rig.machine import resident_bytes
+from loadtest.rig.machine import environment, resident_bytes
+from loadtest.rig.notaries import make, run_module
 from loadtest.rig.open_loop import Offer, Offered
 from loadtest.rig.signing import NOTARY, Made, SubmissionSigner
 from tests.hostile.contents import PARTY, party_key
@@ -120,9 +119,7 @@ class Attackers:
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-P", "-m", "tests.hostile.process", msgspec.json.encode(self._attack).decode()]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=rig.environment(), start_new_session=True
-        )
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(), start_new_session=True)
         assert self._process.stdout is not None
         self._process.stdout.readline()
         return self
@@ -185,7 +182,7 @@ def made(
     folder: Path, *, kafka: str = "", tls: bool = False, rejections: int = 32, settings: Mapping[str, object] | None = None
 ) -> Iterator[Site]:
     """Make a notary with both parties and its worker, which must end cleanly; its log has `rejections` with the maximum of conflicts."""
-    config = rig.make(folder / "notary", kafka or None, "hostile")
+    config = make(folder / "notary", kafka or None, "hostile")
     NotaryDirectory(folder / "notary").register_pem(
         PARTY, party_key().public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     )

@@ -18,9 +18,9 @@ from deploy.local.tether import release, tie
 from loadtest.openloop.__main__ import main as openloop
 from loadtest.peers import http_adapter
 from loadtest.peers.servers import Servers
-from loadtest.rig import make, run_module, worker
 from loadtest.rig.closed_loop import ClosedLoad, LoadResult
 from loadtest.rig.generate import Ahead
+from loadtest.rig.notaries import make, run_module, worker
 from tests.planted import Planted
 
 SCRIPT = [str(Path(sys.executable).with_name("notary"))]

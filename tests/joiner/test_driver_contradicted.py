@@ -248,26 +248,17 @@ def _opens_slowly(log: FaultyLog, seconds: float, poll: Callable[[Reader, int, i
     log.open_reader = slow  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("empty_first", [False, True])
-async def test_a_lost_record_stops_a_worker_whose_readers_open_slowly(start: Start, log: FaultyLog, empty_first: bool) -> None:
-    """Each comparison takes longer than a contradiction may last. The worker stops nevertheless, also after an empty first poll."""
+@pytest.mark.parametrize("lost", ["a record", "a record, seen after an empty poll", "the offset to read"])
+async def test_a_loss_stops_a_worker_whose_readers_open_slowly(start: Start, log: FaultyLog, lost: str) -> None:
+    """Each comparison takes longer than a contradiction may last. The worker stops nevertheless."""
     worker = await _ready(start)
-    _replace_last(worker, log)
+    if lost != "the offset to read":
+        _replace_last(worker, log)
 
     async def poll(reader: Reader, number: int, timeout_ms: int) -> list[Record]:
-        return [] if empty_first and number == 1 else await reader.poll(timeout_ms)
-
-    _opens_slowly(log, 1.2 * DRIVER.contradiction_s, poll)
-    log.interruptions += 1
-    assert (await worker.dies()).code is FatalCode.INDEX_AHEAD_OF_LOG
-
-
-async def test_a_deleted_offset_stops_a_worker_whose_readers_open_slowly(start: Start, log: FaultyLog) -> None:
-    """The same for a log that lacks the offset that is to be read."""
-    worker = await _ready(start)
-
-    async def poll(reader: Reader, number: int, timeout_ms: int) -> list[Record]:
-        raise OutOfRange("the offset is gone")
+        if lost == "the offset to read":
+            raise OutOfRange("the offset is gone")
+        return [] if "empty" in lost and number == 1 else await reader.poll(timeout_ms)
 
     _opens_slowly(log, 1.2 * DRIVER.contradiction_s, poll)
     log.interruptions += 1

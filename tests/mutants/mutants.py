@@ -225,7 +225,12 @@ MUTANTS: Final = (
         "not self.incarnations.counts(incarnation, sequence)",
     ),
     Mutant(
-        "ids are not compared with the entry", "R3", Joiner._requests, "not _same_ids(requests, entry.transaction_ids)", "False", seeds=200
+        "ids are not compared with the entry",
+        "R3",
+        Joiner._requests,
+        "tuple([request.transaction_id for request in requests]) != entry.transaction_ids",
+        "False",
+        seeds=200,
     ),
     Mutant(
         "content is taken from any partition",

@@ -130,10 +130,16 @@ def test_the_log_lines_of_a_worker_that_ends_fatally(own_directory: NotaryDirect
 
 
 @pytest.mark.seconds
-@pytest.mark.parametrize("how", ["flag", "variable", "file"])
-def test_the_reason_for_not_starting(own_directory: NotaryDirectory, how: str) -> None:
-    """An error that ends a worker before it serves is logged once, in JSON, for each way to select JSON."""
-    (own_directory.path / "parties.json").write_text("garbage")
+@pytest.mark.parametrize(
+    ("broken", "content", "message", "how"),
+    [
+        *(("parties.json", "garbage", "should be a JSON object of party name", how) for how in ("flag", "variable", "file")),
+        *(("notary.toml", "name = ", "is not TOML", how) for how in ("flag", "variable")),
+    ],
+)
+def test_the_reason_for_not_starting(own_directory: NotaryDirectory, broken: str, content: str, message: str, how: str) -> None:
+    """An error that ends a worker before it serves is logged once, in JSON, for each way to select JSON; also one of the configuration."""
+    (own_directory.path / broken).write_text(content)
     if how == "file":
         with own_directory.config.open("a") as config:
             config.write('\n[worker]\nlog_format = "json"\n')
@@ -142,20 +148,7 @@ def test_the_reason_for_not_starting(own_directory: NotaryDirectory, how: str) -
     _, stderr = process.communicate(timeout=EXIT_S_MAX)
     assert process.returncode == 2
     (line,) = [each for each in lines_of(stderr) if each["level"] == "error"]
-    assert "should be a JSON object of party name" in line["message"]
-
-
-@pytest.mark.seconds
-@pytest.mark.parametrize("how", ["flag", "variable"])
-def test_a_configuration_that_cannot_be_read(own_directory: NotaryDirectory, how: str) -> None:
-    """An error in the configuration itself is logged the same way."""
-    own_directory.config.write_text("name = ")
-    flags = ["--log-format", "json"] if how == "flag" else []
-    process = serve(own_directory.config, flags=flags, settings={"WORKER_LOG_FORMAT": "json"} if how == "variable" else {})
-    _, stderr = process.communicate(timeout=EXIT_S_MAX)
-    assert process.returncode == 2
-    (line,) = lines_of(stderr)
-    assert "is not TOML" in line["message"]
+    assert message in line["message"]
 
 
 FAILING = """

@@ -301,23 +301,29 @@ async def test_the_lag_counts_a_partition_that_is_not_copied(
     assert "not_copied=payload partition 1" in caplog.text
 
 
+async def _ten_records() -> Mapping[int, LogOffsets]:
+    return {ORDERING: LogOffsets(0, 10)}
+
+
+def _quiet(target: Any) -> tuple[LogMirror, Any]:
+    """Returns the copying of a quiet log with ten records, all copied to this mirror, and its state."""
+    source: Any = SimpleNamespace(offsets=_ten_records, payload_partitions=0)
+    copy = SimpleNamespace(partitions={ORDERING}, reader=SimpleNamespace(offset_next=lambda partition: 10), ends={ORDERING: 10})
+    return LogMirror(source, target, no_partitions), copy
+
+
 async def test_a_mirror_that_does_not_answer_was_not_compared() -> None:
     """The log is quiet, and the mirror's brokers are gone."""
-
-    async def answers() -> Mapping[int, LogOffsets]:
-        return {ORDERING: LogOffsets(0, 10)}
 
     async def gone() -> Mapping[int, LogOffsets]:
         raise NotReady("gone")
 
-    source: Any = SimpleNamespace(offsets=answers, payload_partitions=0)
     target: Any = SimpleNamespace(offsets=gone)
-    copy: Any = SimpleNamespace(partitions={ORDERING}, reader=SimpleNamespace(offset_next=lambda partition: 10), ends={ORDERING: 10})
-    copying = LogMirror(source, target, no_partitions)
+    copying, copy = _quiet(target)
     with pytest.raises(NotReady):
         await copying._report(copy)
     assert copying.compared_ms == 0
-    target.offsets = answers
+    target.offsets = _ten_records
     await copying._report(copy)
     assert copying.compared_ms
 
@@ -353,16 +359,10 @@ async def test_a_quiet_process_notices_that_another_one_writes(logs: Logs, monke
 async def test_another_end_of_the_mirror_is_noticed(end: int) -> None:
     """The mirror's brokers lost acknowledged records of a quiet partition, or another process wrote there: it is compared again."""
 
-    async def offsets() -> Mapping[int, LogOffsets]:
-        return {ORDERING: LogOffsets(0, 10)}
-
     async def others() -> Mapping[int, LogOffsets]:
         return {ORDERING: LogOffsets(0, end)}
 
-    source: Any = SimpleNamespace(offsets=offsets, payload_partitions=0)
-    target: Any = SimpleNamespace(offsets=others)
-    copy: Any = SimpleNamespace(partitions={ORDERING}, reader=SimpleNamespace(offset_next=lambda partition: 10), ends={ORDERING: 10})
-    copying = LogMirror(source, target, no_partitions)
+    copying, copy = _quiet(SimpleNamespace(offsets=others))
     with pytest.raises(NotReady, match=rf"offsets 0 to {end}, expected 0 to 10"):
         await copying._report(copy)
 

@@ -8,10 +8,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 from tests.simulation.plan import plan
 from tests.simulation.salvaging import salvage_plan
-from tests.simulation.simulate import Outcome, simulate, simulate_salvage
+from tests.simulation.simulate import Outcome, simulate
 
 TRACE_LINES = 60
 CHUNK = 4
@@ -71,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _outcomes(seeds: range, processes: int, *, salvage: bool) -> Iterator[Outcome]:
-    one = simulate_salvage if salvage else simulate
+    one = partial(simulate, salvage=salvage)
     if processes == 1 or len(seeds) < 2 * CHUNK:
         yield from map(one, seeds)
         return

@@ -80,9 +80,10 @@ class Calls:
         """The decisions that each process has returned, by transaction id, each with the time of the first return."""
         self.met_in_call: dict[int, frozenset[int]] = {}
         """The losses that the process could know when it answered, by the number of the call in the history."""
+        self.met_when_returned: dict[int, frozenset[int]] = {}
+        """The losses that the process could know when it returned a decision to a look-up, by the decision's `id()`."""
         self.given: list[Given] = []
         """All decisions that were answered, in a plan whose log loses records."""
-        self._met_when_returned: dict[int, frozenset[int]] = {}
         self._largest: dict[Process, int] = {}
         self._plan = plan
         self._problems = problems
@@ -165,8 +166,9 @@ class Calls:
     def hold_quota(self, process: Process, party: str, requests: int, answer: Answer, *, uncharged: int = 0) -> None:
         """Check a 429: over some recent period this party has sent that worker more than its quota for one second plus that period.
 
-        A busy worker lets a submission wait, so it is charged at some time before its answer. Or a larger one was rejected before, and may
-        still come again. `uncharged` requests were sent in its name besides, and are not charged to it.
+        A busy worker lets a submission wait, so the submission is charged at some time before its answer. A 429 is also right while quota
+        is reserved for a larger submission that was rejected before. `uncharged` requests were sent in the party's name too, and are not
+        charged to it.
         """
         per_s, now_s = self._plan.quota_per_s, _now_s()
         reserved = self._reserved.setdefault((process, party), [])
@@ -206,13 +208,9 @@ class Calls:
             self.problem(process, f"answered {answer.status} when it was asked for {id_}: {answer}")
             return {}
         returned: dict[str, Any] = json.loads(answer.body)
-        self._met_when_returned[id(returned)] = answer.met
+        self.met_when_returned[id(returned)] = answer.met
         self.note_returned(process, returned)
         return returned
-
-    def met_when_returned(self, decision: dict[str, Any]) -> frozenset[int]:
-        """Returns the losses that the process could know when it returned this decision to a look-up."""
-        return self._met_when_returned[id(decision)]
 
     async def wait_for(self, process: Process, id_: str, wait_s: int) -> list[dict[str, Any] | None]:
         """Look up with a long poll, and meanwhile again and again without one; returns all answers."""

@@ -12,20 +12,17 @@ from tests.simulation.plan import AppendFates, plan
 
 
 class _Alive:
-    """A host that never dies."""
+    """A host that never dies and checks nothing."""
 
     name = "host"
     dead = False
     cut_off = False
 
-    def step(self, where: str) -> None:
-        """Continue."""
+    def step(self, where: str) -> None: ...
 
-    def polled(self, reader: SimulatedReader, records: Sequence[Record]) -> None:
-        """Ignore the records."""
+    def polled(self, reader: SimulatedReader, records: Sequence[Record]) -> None: ...
 
-    def fetched(self, reader: SimulatedReader, partition: int) -> None:
-        """Ignore the fetch."""
+    def fetched(self, reader: SimulatedReader, partition: int) -> None: ...
 
 
 def calm_log(partitions: int) -> SimulatedLog:

@@ -18,7 +18,7 @@ from tests.simulation.simulation import Simulation
 
 MANY = 8
 UNKNOWN = (Kind.POSITION_GAP, Kind.NO_EARLIER_CAUSE, Kind.WRONG_REASON, Kind.WRONG_CONFLICTS, Kind.WRONG_CONSUMED)
-"""The violations that are none where a salvage left positions without a decision."""
+"""The kinds that are no violations if a salvage left positions without a decision."""
 JUMPS_MS = 400_000
 SHOWN_S = 20.0
 """The extra time for a fill that was sent before the log showed that its hole was passed."""
@@ -93,7 +93,7 @@ def _registered_early(simulation: Simulation, replayed: Replayed) -> list[str]:
 
 
 def _passed_holes(simulation: Simulation, replayed: Replayed) -> list[str]:
-    """Returns fills of holes that a record in the log had already passed (R10). A lost fill may come back."""
+    """Returns fills of holes that a record in the log had already passed (R10). A fill that was lost and came back is no violation."""
     cluster = simulation.cluster
     seen_after = {one.offset: one.seen_after for one in replayed.records}
     found: list[str] = []

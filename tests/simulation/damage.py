@@ -54,7 +54,8 @@ class Losses:
         self._simulation = simulation
         self._logs: dict[frozenset[int], Replayed] = {}
         self._positions_kept: dict[int, int] = {}
-        self._restored: set[int] = set()
+        self.restored: set[int] = set()
+        """The numbers of the losses whose records were restored."""
 
     @property
     def damages(self) -> list[Damage]:
@@ -129,11 +130,12 @@ class Losses:
         else:
             machine.down = True
             machine.kill()
-        return lambda: self._bring_back(machine)
 
-    def _bring_back(self, machine: Machine) -> None:
-        machine.cut_off = machine.down = False
-        self._simulation.cluster.wake()
+        def bring_back() -> None:
+            machine.cut_off = machine.down = False
+            simulation.cluster.wake()
+
+        return bring_back
 
     # ---- expected failures ----
 
@@ -179,7 +181,7 @@ class Losses:
         joiner = worker.driver.joiner
         # The records that it applied before that moment and after earlier processes on that disk: a ready worker suspects nothing because
         # of a record.
-        from_offset, offset_end = process.applied_live, worker.driver.caught_up_offset
+        from_offset, offset_end = process.disk.applied_live, worker.driver.caught_up_offset
         assert offset_end is not None
         cluster = self._simulation.cluster
         records = cluster.by_partition[ORDERING]
@@ -222,9 +224,9 @@ class Losses:
     def restore(self, partition: int) -> bool:
         """Restore a partition's lost records from the archive: equal keys and values, at its end. Returns False if none were lost."""
         cluster = self._simulation.cluster
-        lost = [damage for damage in self.damages if damage.partition == partition and damage.number not in self._restored]
+        lost = [damage for damage in self.damages if damage.partition == partition and damage.number not in self.restored]
         for damage in lost:
-            self._restored.add(damage.number)
+            self.restored.add(damage.number)
             self._simulation.count("payload partitions restored")
             for record in damage.lost:
                 cluster.land(partition, record.key, record.value)
@@ -236,10 +238,6 @@ class Losses:
             self._simulation.trace("owner", f"gives up what was behind {view.seen} records")
             self._simulation.count("lost contents given up")
             self._simulation.owner.settle(view)
-
-    def restored(self, partition: int | None) -> bool:
-        """Returns whether records were restored in that partition, or in any (None)."""
-        return any(partition in (None, self.damages[number].partition) for number in self._restored)
 
     def _put_back_a_former_key(self) -> None:
         """Have the owner put back the key that a fill of the head needs, when no worker has it (runbook, "A hole that stays").

@@ -114,9 +114,7 @@ def deployment() -> Deployment:
     return Deployment()
 
 
-LOG_IDS: dict[int, bytes] = {}
-
-
+@functools.cache
 def log_id(partitions: int) -> bytes:
     """Returns the id of the log whose genesis record declares this many payload partitions."""
-    return LOG_IDS.setdefault(partitions, log_id_of(genesis(partitions)))
+    return log_id_of(genesis(partitions))

@@ -8,8 +8,8 @@ With at least three workers, of which one has such a row, the simulation demands
   was changed. So are the roots that its process writes. Wrong answers of other workers, or at another time, are violations.
 - A row that changed no decision need not be found.
 
-A wrong decision may be the last one for long. Then a checkpoint must be written all the same, because the log has fallen quiet. So the
-clients ask nothing at first.
+A wrong decision may be the last decision for a long time. A worker must write a checkpoint then too, because the log is quiet. So the
+clients send nothing at first.
 """
 
 import asyncio
@@ -87,9 +87,9 @@ def close(simulation: "Simulation", machine: Machine) -> None:
                 divergence.until_s, divergence.process_end = simulation.loop.time(), machine.processes
 
 
-async def found_out(simulation: "Simulation", seconds: float = FOUND_S) -> None:
+async def found_out(simulation: "Simulation") -> None:
     """Wait until every wrong index is found, without further requests; records a problem for each that is not."""
-    deadline_s = simulation.loop.time() + seconds
+    deadline_s = simulation.loop.time() + FOUND_S
     if wrong := _to_be_found(simulation):
         simulation.count("wrong decisions before quiet")
     while wrong and simulation.loop.time() < deadline_s:
@@ -97,7 +97,7 @@ async def found_out(simulation: "Simulation", seconds: float = FOUND_S) -> None:
         wrong = _to_be_found(simulation)
     for machine in wrong:
         simulation.problem(
-            machine.label, f"rows of its {sorted(machine.disk.altered)} were changed, and {seconds:g} s after all healed nobody has seen it"
+            machine.label, f"rows of its {sorted(machine.disk.altered)} were changed, and {FOUND_S:g} s after all healed nobody has seen it"
         )
 
 

@@ -86,7 +86,7 @@ def _content_is_lost(simulation: "Simulation", machine: Machine) -> str:
     record = ordering_record(by_partition[ORDERING][replayed.offset_head].value) if replayed.ended_by == "hole" else None
     if not isinstance(record, Entry):
         # Another worker's operator has restored it meanwhile.
-        return "lost contents noticed late" if simulation.losses.restored(None) else ""
+        return "lost contents noticed late" if simulation.losses.restored else ""
     if not simulation.losses.damages:
         return ""
     if simulation.draw.random() >= ARCHIVED or not simulation.losses.restore(record.partition):

@@ -47,7 +47,9 @@ def compared(simulation: "Simulation", replayed: Replayed) -> Compared:
     looked_up: list[Decided] = [
         one
         for name, at_s, one in simulation.clients.looked_up
-        if not _is_expected(simulation, replayed, name, at_s, simulation.losses.unmet(simulation.clients.calls.met_when_returned(one)), one)
+        if not _is_expected(
+            simulation, replayed, name, at_s, simulation.losses.unmet(simulation.clients.calls.met_when_returned[id(one)]), one
+        )
     ]
     return Compared(History(calls, simulation.history.submissions), proven, looked_up)
 
@@ -85,7 +87,7 @@ def _answers(simulation: "Simulation") -> Iterator[tuple[str, float, frozenset[i
                 yield call.url, call.answered_s, met, {member: value for member, value in one.items() if member != "receipt"}
     for name, at_s, one in simulation.clients.looked_up:
         plain = {member: value for member, value in one.items() if member != "receipt"}
-        yield name, at_s, simulation.clients.calls.met_when_returned(one), plain
+        yield name, at_s, simulation.clients.calls.met_when_returned[id(one)], plain
 
 
 def index_violations(simulation: "Simulation", replayed: Replayed) -> list[Violation]:

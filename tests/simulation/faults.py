@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from notary.index.store import DECISIONS
 from ordering.log import ORDERING
-from ordering.records import FORMAT_VERSION, Register, View
+from ordering.records import FORMAT_VERSION, Register, Retire, View
 from ordering.signatures import sign_record
 from tests.checkers.replay import replay
 from tests.simulation import divergence
@@ -57,7 +57,7 @@ class Faults:
             (plan.duplicate_name, self._duplicate_name),
             (plan.late_registers, self._register_late),
             (plan.diverged, self._diverge),
-            (plan.damages, self._lose),
+            (plan.damages, lambda: self.simulation.losses.strike(self.draw, lambda: self.draw.choice(HOLDS_S))),
             (plan.pauses, self._pause),
             (plan.rotations, self._rotate),
             (plan.grown, self._grow),
@@ -199,9 +199,6 @@ class Faults:
         if label := divergence.strike(self.simulation, self.draw):
             self._record(label, "may decide otherwise from now on", "altered states")
 
-    async def _lose(self) -> None:
-        await self.simulation.losses.strike(self.draw, lambda: self.draw.choice(HOLDS_S))
-
     async def _repeat_vote(self) -> None:
         """Copy the vote of an outvoted worker into the log again, after another size has been compared and before that worker restarts."""
         simulation = self.simulation
@@ -255,7 +252,7 @@ class Faults:
         # `notary retire` looks the incarnation up in the log, so it never retires one that has not started.
         begun = len(replay(self.simulation.cluster.by_partition).incarnations)
         if incarnation is not None and incarnation <= begun:
-            self.simulation.owner.retire(incarnation)
+            self.simulation.owner.write(Retire(incarnation))
             self._record("owner", f"retires incarnation {incarnation}", "retired incarnations")
 
     # ---- clocks that are wrong by years ----

@@ -1,8 +1,8 @@
 """A deterministic event loop: time passes only when nothing can run, and then at once. The same run again gives the same result.
 
-Two things make asyncio repeat itself: the clock is a number, and tasks hash by the order in which they were made. So asyncio walks its
-sets of tasks in the same order in every process. (A library does the first: async-solipsism, under the GPL, and with sockets, which are
-not needed here.)
+Two things make runs repeatable: the clock is a number, and the hash of a task is its number in the order of creation. So asyncio iterates
+over its sets of tasks in the same order in every process. (The library async-solipsism has such a clock, but it is under the GPL, and
+supports sockets, which are not needed here.)
 
 A host can be paused, as SIGSTOP does: none of its callbacks run until it is resumed. Its clocks go on.
 """

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from notary import keys
 from notary.keyring import FORMER
 from ordering.log import ORDERING
-from ordering.records import SALVAGE_FORMAT, Activate, OwnerRecord, Partitions, Retire, Settle, View
+from ordering.records import SALVAGE_FORMAT, Activate, OwnerRecord, Partitions, Settle, View
 from ordering.signatures import SigningKey, endorse_key, sign_record
 from tests.checkers.replay import replay
 from tests.simulation.deployment import (
@@ -91,21 +91,16 @@ class Owner:
         is_named = SALVAGE_FORMAT in replay(self._simulation.cluster.by_partition).versions
         self.write(Settle(view, self.in_force().public_key if is_named else b""))
 
-    def retire(self, incarnation: int) -> None:
-        """End that incarnation."""
-        self.write(Retire(incarnation))
-
     def add_partitions(self, count: int) -> None:
         """Add the partitions to the brokers first, then declare them in the log."""
         self._simulation.cluster.add_partitions(count)
         self.write(Partitions(count))
 
     def rotate(self, times: int) -> bool:
-        """Put another key in force; its files reach the workers before its record is in the log. Returns False if it is impossible now.
+        """Put another key in force. Workers get its files before the log gets its record. Returns False if no rotation is possible now.
 
-        `times`: the number of rotations at once; the workers get only the last key.
-
-        The workers keep the key that was in force: a batch that was signed with it may still wait for a fill.
+        `times`: the number of rotations at once; the workers get only the last key. They keep the key that was in force, since a batch that
+        was signed with it may still wait for a fill.
         """
         simulation = self._simulation
         if ORDERING in simulation.cluster.shown or not simulation.cluster.takes(ORDERING) or not self._promote():
@@ -147,7 +142,7 @@ class Owner:
         return True
 
     def offer_again(self) -> bool:
-        """Endorse a former key once more, with its own signature: it must not come back. Returns False if there is none."""
+        """Endorse a former key once more, signed by that key: it must not come into force again. Returns False without a former key."""
         if len(self._keys) < 2:
             return False
         former, present = self.signing_keys()[0], self.in_force()

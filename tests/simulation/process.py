@@ -28,7 +28,7 @@ from ordering.log import Record
 from ordering.records import View
 from payload import Request
 from tests.joiner.compared import restored
-from tests.simulation.buffer_bound import BufferBound
+from tests.simulation.bounds import BufferBound
 from tests.simulation.cluster import Cluster, SimulatedLog, SimulatedReader
 from tests.simulation.disk import SimulatedDisk, SimulatedStore
 from tests.simulation.log_checks import LogChecks
@@ -137,7 +137,7 @@ class Process:
         self._looked = LogChecks(cluster, self.paused_s)
         self._applied = 0
         self._restored = Joiner(limits=config.joiner, worker_name=config.worker.name)
-        self._disk = disk
+        self.disk = disk
         self._environment = environment
         self._dies = dies
         self._app = App(clock_s=lambda: asyncio.get_running_loop().time())
@@ -218,11 +218,6 @@ class Process:
         )
 
     @property
-    def applied_live(self) -> int:
-        """The ordering offset up to which earlier processes on this disk had applied the log while they were ready."""
-        return self._disk.applied_live
-
-    @property
     def interrupted(self) -> bool:
         """True if its reader has seen an interruption, perhaps before it returned from its poll."""
         reader = None if self.worker is None else self.worker.driver._reader
@@ -265,7 +260,7 @@ class Process:
         genesis, log_id = await read_genesis(self.log)
         check_genesis(config, genesis)
         index = Index.over(
-            SimulatedStore(self._disk, self.step),
+            SimulatedStore(self.disk, self.step),
             config.index_directory,
             notary_name=genesis.notary_name,
             log_identity=f"{self.log.identity} {log_id.hex()}",
@@ -279,11 +274,6 @@ class Process:
         pass
 
     # ---- HTTP ----
-
-    @property
-    def altered(self) -> frozenset[str]:
-        """The families of its index in which a fault has changed a row."""
-        return self._disk.altered
 
     async def call(self, method: str, path: str, body: bytes = b"", headers: Mapping[bytes, bytes | None] | None = None) -> Answer | None:
         """Returns the answer to a call that has reached this process, None if it dies first. A header whose value is None is not sent."""

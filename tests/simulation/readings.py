@@ -6,7 +6,7 @@ No plan has them whose log loses records or whose consumed states are changed. A
 import asyncio
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tests.checkers.history import Decided, History
@@ -50,7 +50,9 @@ class Readings:
         if not returned or self._draw.random() < 0.4:
             await self._mirror(process)
         elif self._draw.random() < 0.5:
-            await self._fetch_receipt(process, self._draw.choice(returned)[1])
+            decision = self._draw.choice(returned)[1]
+            if (body := await self._get(process, f"/v1/transactions/{decision['transaction_id']}/receipt")) is not None:
+                self.receipts.append({**decision, "receipt": body.decode()})
         else:
             await self._ask_for_state(process, self._draw.choice(returned)[1])
 
@@ -98,15 +100,10 @@ class Readings:
                 if content is not None:
                     self._tiles.append((path, level, index, width, content))
 
-    async def _fetch_receipt(self, process: Process, decision: Decided) -> None:
-        body = await self._get(process, f"/v1/transactions/{decision['transaction_id']}/receipt")
-        if body is not None:
-            self.receipts.append({**decision, "receipt": body.decode()})
-
     async def _ask_for_state(self, process: Process, decision: Decided) -> None:
         """Fetch the inputs of a decision that this process has returned: a committed transaction must have consumed them."""
-        request = self._request(decision["transaction_id"])
-        for state in request.get("inputs", ()):
+        requests = {id_: request for each in self._history.submissions for id_, request in zip(each.ids, each.requests, strict=True)}
+        for state in requests.get(decision["transaction_id"], {}).get("inputs", ()):
             body = await self._get(process, f"/v1/states/{state}")
             if body is None:
                 continue
@@ -114,9 +111,3 @@ class Readings:
             self._states.append(returned)
             if returned["consumed_by"] is None and decision["outcome"] == "committed":
                 self._calls.problem(process, f"{state} is not consumed, it says, after it returned {decision}")
-
-    def _request(self, id_: str) -> Mapping[str, Any]:
-        for submission in self._history.submissions:
-            if id_ in submission.ids:
-                return submission.requests[list(submission.ids).index(id_)]
-        return {}

@@ -202,7 +202,12 @@ class Salvaging:
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "receipts.json").write_text("\n".join(map(json.dumps, found)))
             read = read_receipts([Path(folder)], NOTARY, [VerifierKey(ORIGIN, key) for key in public_keys]).receipts
-        of_log = [receipt for receipt in read if self._is_of_log(receipt, public_keys.index(receipt.key))]
+        # A later salvage than the receipt's key may not have known all positions of its tree: then they were decided anew.
+        of_log = [
+            receipt
+            for receipt in read
+            if all(receipt.size <= end for keys_before, end in self._salvaged if public_keys.index(receipt.key) < keys_before)
+        ]
         kept = KeptIndex(SalvageReader(self._simulation.cluster).read(1_000).index).salvages
         for keys_before, _ in self._salvaged[len(kept) :]:
             if public_keys[keys_before] not in known:
@@ -211,10 +216,6 @@ class Salvaging:
         for receipt in of_log:
             self._hold(decided[receipt.position])
         return of_log
-
-    def _is_of_log(self, receipt: Receipt, key: int) -> bool:
-        """Returns False if a later salvage than its key did not know all positions of the receipt's tree: they were decided anew."""
-        return all(receipt.size <= end for keys_before, end in self._salvaged if key < keys_before)
 
     def _hold(self, decision: Decided) -> None:
         self._held[decision["transaction_id"]] = decision

@@ -32,13 +32,8 @@ class Outcome(msgspec.Struct, frozen=True):
     counts: dict[str, int]
 
 
-def simulate_salvage(seed: int, tracing: Tracing | None = None) -> Outcome:
-    """Run one seed with a salvage (`salvaging`)."""
-    return simulate(seed, tracing, salvage=True)
-
-
 def simulate(seed: int, tracing: Tracing | None = None, *, salvage: bool = False) -> Outcome:
-    """Run one seed. `tracing` gets (seconds, host, event) for everything that happens."""
+    """Run one seed, with a salvage (`salvaging`) or without. `tracing` gets (seconds, host, event) for everything that happens."""
     threads = random.Random(f"threads {seed}")
     loop = SimulatedLoop(lambda: threads.choice([0.0, 0.001, 0.02]))
     stop_listening = _listen(loop, tracing)
@@ -61,7 +56,7 @@ def simulate(seed: int, tracing: Tracing | None = None, *, salvage: bool = False
             problems_found = violations(simulation)
         except Exception as problem:
             problems_found = [*simulation.problems, f"what is left could not be checked: {problem!r}"]
-        simulation.counts["decisions"] = _height(simulation)
+        simulation.counts["decisions"] = max(len(machine.disk.families["positions"]) for machine in simulation.machines)
         simulation.counts["calls"] = len(simulation.history.calls)
         simulation.over = True
         loop.run_until_complete(simulation.stop())
@@ -84,10 +79,6 @@ def _nobody_looked(simulation: Simulation, context: dict[str, Any]) -> None:
     unexpected = problem.split(Died)[1] if isinstance(problem, BaseExceptionGroup) else problem
     if not simulation.over and unexpected is not None and not isinstance(unexpected, Died):
         simulation.problem("loop", f"{context['message']}: {unexpected!r}")
-
-
-def _height(simulation: Simulation) -> int:
-    return max(len(machine.disk.families["positions"]) for machine in simulation.machines)
 
 
 def _digest(simulation: Simulation) -> str:

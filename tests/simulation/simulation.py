@@ -32,7 +32,7 @@ WALL_MS = 1_760_000_000_000
 """The wall clock when a simulation begins, in milliseconds since 1970."""
 MEMORY_LOOK_S = 0.5
 KEPT_LOOKS = 3
-"""The number of times, during the fault phase, that all buffered records are compared with the log: that is expensive."""
+"""The number of comparisons of all buffered records with the log during the fault phase; each comparison takes long."""
 OPERATOR_LOOKS_S = 5.0
 NOTICED_S = 1.0
 """The time within which every worker polls again after a loss, so that its poll returns the new leader's epoch."""
@@ -240,7 +240,11 @@ class Simulation:
                 machine.disk.applied_live = process.worker.driver.joiner.offset_head
             self._blame(process)
             for problem in problems:
-                self._apply_end(machine, process, problem)
+                self.trace(machine.label, f"ended: {problem!r}")
+                if counted := ends.classify(self, machine, process, problem):
+                    self.count(counted)
+                else:
+                    self.problem(machine.label, f"ended by itself: {problem!r}")
             if machine.needs_disk:
                 machine.disk.wipe()
                 machine.needs_disk = False
@@ -301,14 +305,6 @@ class Simulation:
         self.trace(machine.label, f"dies at {where}")
         self.count("deaths at a step")
         return True
-
-    def _apply_end(self, machine: Machine, process: Process, problem: Exception) -> None:
-        """Check that a fault explains why this process ended by itself."""
-        self.trace(machine.label, f"ended: {problem!r}")
-        if counted := ends.classify(self, machine, process, problem):
-            self.count(counted)
-        else:
-            self.problem(machine.label, f"ended by itself: {problem!r}")
 
     def _blame(self, process: Process) -> None:
         for problem in process.problems:

@@ -24,8 +24,8 @@ from loadtest.bench.figure import START_S, Figure, Lines, Part, Row, RunOptions,
 from loadtest.bench.figures.raw import idle_latency
 from loadtest.bench.loads import INPUTS, Case, closed_load, failed, load_figures, name_of, parameters_of, run_load
 from loadtest.bench.report import Report
-from loadtest.rig import RunningNotary, log_name, notary_on
 from loadtest.rig.closed_loop import ClosedLoad, LoadResult
+from loadtest.rig.notaries import RunningNotary, log_name, notary_on
 
 WARM_UP_S: Final = 4.0
 GOALS: Final = {1: "2,500 requests/s", 100: "15,000 requests/s"}

@@ -33,9 +33,9 @@ from loadtest.bench.figure import (
 )
 from loadtest.bench.loads import INPUTS, Case, closed_load, failed, name_of, offer_figures, offer_for, parameters_of, run_loads, run_offer
 from loadtest.bench.report import Report, ResultLine
-from loadtest.rig import RunningNotary, log_name, notary_on
 from loadtest.rig.arguments import above_zero
 from loadtest.rig.closed_loop import ClosedLoad, LoadResult
+from loadtest.rig.notaries import RunningNotary, log_name, notary_on
 
 TIMES: Final = 10
 PARTIES: Final = tuple([f"O=Bench Party {number},L=Paris,C=FR" for number in range(10)])

@@ -23,13 +23,12 @@ import uvloop
 from loadtest.bench.figure import COLOURS, Figure, Lines, Row, add_arguments, run_alone, thousands, values
 from loadtest.bench.loads import Case, closed_load, name_of, run_load
 from loadtest.bench.report import Report
-from loadtest.rig import RunningNotary, interrupt_once
 from loadtest.rig.arguments import count, zero_or_more
 from loadtest.rig.closed_loop import ClosedLoop, wrong
 from loadtest.rig.generate import Ahead
 from loadtest.rig.latencies import Latencies
 from loadtest.rig.machine import costs, cpu_seconds, disk_bytes, resident_bytes
-from loadtest.rig.notaries import ending
+from loadtest.rig.notaries import RunningNotary, ending, interrupt_once
 from loadtest.rig.progress import Bar, progress
 
 if TYPE_CHECKING:

@@ -40,8 +40,8 @@ from loadtest.bench.figure import (
 )
 from loadtest.bench.loads import Case, capacity_of, failed, name_of, offer_figures, offer_for, offer_parameters, run_offer
 from loadtest.bench.report import Report
-from loadtest.rig import RunningNotary, log_name, notary_on
 from loadtest.rig.arguments import above_zero, count
+from loadtest.rig.notaries import RunningNotary, log_name, notary_on
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture

@@ -146,16 +146,13 @@ async def _fill(log: Log, log_id: bytes, key: SigningKey, submission_requests: i
 
 
 class _NoKeys:
-    """The keys of a rebuilder, which writes nothing: none."""
+    """No keys: a replay writes nothing."""
 
-    def key_for(self, public_key: bytes) -> None:
-        """Returns None: it has no key."""
+    def key_for(self, public_key: bytes) -> None: ...
 
-    def fill_key_for(self, public_key: bytes) -> None:
-        """Returns None: it has no key."""
+    def fill_key_for(self, public_key: bytes) -> None: ...
 
     def public_keys(self) -> list[bytes]:
-        """Returns an empty list."""
         return []
 
 

@@ -20,7 +20,7 @@ from loadtest.bench.loads import Case, closed_load, failed, name_of, parameters_
 from loadtest.bench.report import Report, ResultLine
 from loadtest.bench.sampler import DIRECTORY, MAP
 from loadtest.bench.stage_map import PARALLEL, SERIAL, STAGES, stage_map
-from loadtest.rig import RunningNotary, brokers_of, log_name, workers_on
+from loadtest.rig.notaries import RunningNotary, brokers_of, log_name, workers_on
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture

@@ -118,12 +118,25 @@ def _pending(pod: str, values: str) -> tuple[tuple[str, str], ...]:
 CASES = (
     Case("NotaryWorkerDown", True, "2m", (('up{job="notary/workers",pod="worker-0"}', "1x3 0x240"),)),
     Case("NotaryWorkerDown", False, "2m", (('up{job="notary/workers",pod="worker-0"}', "0x10 1x240"),)),
-    _case("NotaryNotReady", fires=True, at="2m", notary_ready="1x6 0x240"),
-    _case("NotaryNotReady", fires=False, at="2m", notary_ready="1x6 0x6 1x240"),
-    _case("NotaryIndexQuarantined", fires=True, at="1m", notary_index_quarantined="0x6 1x240"),
-    _case("NotaryIndexQuarantined", fires=False, at="1m", notary_index_quarantined="0x240"),
-    _case("NotaryRootsDisagree", fires=True, at="1m", notary_root_disagreement="0x3 1x240"),
-    _case("NotaryRootsDisagree", fires=False, at="1m", notary_root_disagreement="0x3 1x3 0x240"),
+    *(
+        _case(alert, fires=fires, at=at, **{metric: values})
+        for alert, at, metric, *both in (
+            ("NotaryNotReady", "2m", "notary_ready", "1x6 0x240", "1x6 0x6 1x240"),
+            ("NotaryIndexQuarantined", "1m", "notary_index_quarantined", "0x6 1x240", "0x240"),
+            ("NotaryRootsDisagree", "1m", "notary_root_disagreement", "0x3 1x240", "0x3 1x3 0x240"),
+            ("NotarySnapshotsFail", "15m", "notary_snapshots_failed_total", "0x3 1x240", "7x240"),
+            ("NotaryArchiveFails", "15m", "notary_archive_failed_total", "0x3 1x240", "7x240"),
+            ("NotaryHoleStays", "1m", "notary_hole", "0x3 1x240", "0x11 1 0x240"),
+            ("NotaryLoopIsHeld", "15m", "notary_loop_turn_seconds", "0.6x240", "0.6x24 0.01x240"),
+            ("NotaryLagRises", "5m", "notary_lag_records", "0+100x240", "90000-100x240"),
+            ("NotaryClockSkewed", "6m", "notary_log_clock_skew_seconds", "-11x240", "9x240"),
+            ("NotaryTopicProblems", "1m", "notary_topic_problems", "2x240", "0x240"),
+            ("NotaryBrokerCertificateNotRenewed", "2m", "notary_broker_certificate_expiry_seconds", "604000x240", "9000000x240"),
+            ("NotaryLogCertificateNotRenewed", "2m", "notary_log_certificate_expiry_seconds", "604000x240", "9000000x240"),
+            ("NotaryUnregisteredPayloads", "11m", "notary_unregistered_bytes", "1x240", "1x60 0 1x240"),
+        )
+        for fires, values in zip((True, False), both, strict=True)
+    ),
     # No root is compared. One of the two still compares its roots. No worker decides anything. A quiet log has no checkpoint yet.
     # A single worker has no other to compare with.
     *(
@@ -154,8 +167,6 @@ CASES = (
             (False, "0x240", "0x240"),
         )
     ),
-    _case("NotarySnapshotsFail", fires=True, at="15m", notary_snapshots_failed_total="0x3 1x240"),
-    _case("NotarySnapshotsFail", fires=False, at="15m", notary_snapshots_failed_total="7x240"),
     # Behind. Not behind. Behind, and one worker has no segments. No worker is to stream any.
     *(
         _case("NotaryArchiveBehind", fires=fires, at="25m", notary_archive_behind_seconds=behind, notary_archive_interval_seconds=intervals)
@@ -166,22 +177,12 @@ CASES = (
             (False, "0+15x240", "0x240"),
         )
     ),
-    _case("NotaryArchiveFails", fires=True, at="15m", notary_archive_failed_total="0x3 1x240"),
-    _case("NotaryArchiveFails", fires=False, at="15m", notary_archive_failed_total="7x240"),
-    _case("NotaryHoleStays", fires=True, at="1m", notary_hole="0x3 1x240"),
-    _case("NotaryHoleStays", fires=False, at="1m", notary_hole="0x11 1 0x240"),
-    _case("NotaryLoopIsHeld", fires=True, at="15m", notary_loop_turn_seconds="0.6x240"),
-    _case("NotaryLoopIsHeld", fires=False, at="15m", notary_loop_turn_seconds="0.6x24 0.01x240"),
     _case("NotaryIndexOutgrowsItsCache", fires=True, at="90m", notary_index_filter_bytes="80x1200", notary_index_cache_bytes="100x1200"),
     _case("NotaryIndexOutgrowsItsCache", fires=False, at="90m", notary_index_filter_bytes="70x1200", notary_index_cache_bytes="100x1200"),
-    _case("NotaryLagRises", fires=True, at="5m", notary_lag_records="0+100x240"),
-    _case("NotaryLagRises", fires=False, at="5m", notary_lag_records="90000-100x240"),
     _case("NotaryLagRises", fires=False, at="5m", notary_lag_records="0+1x240"),
     _case("NotaryWorkersDriftApart", fires=True, at="15m", notary_positions=("0+500x240", "0+100x240")),
     # One worker replays, and catches up.
     _case("NotaryWorkersDriftApart", fires=False, at="15m", notary_positions=("900000+100x240", "0+500x240")),
-    _case("NotaryClockSkewed", fires=True, at="6m", notary_log_clock_skew_seconds="-11x240"),
-    _case("NotaryClockSkewed", fires=False, at="6m", notary_log_clock_skew_seconds="9x240"),
     *(Case("NotaryForeignRecords", True, "6m", _anomalies(kind, "0x60 0+1x240")) for kind in ("malformed", "unsigned", "bad-content")),
     # The very first one: the series begins at 1.
     Case("NotaryForeignRecords", True, "2m", _anomalies("unsigned", "_x20 1x240")),
@@ -192,8 +193,6 @@ CASES = (
     _case("NotaryForeignHistory", fires=True, at="1m", notary_suspicions_open="1x240"),
     Case("NotaryForeignHistory", False, "6m", _anomalies("unsigned", "0+1x240")),
     _case("NotaryForeignHistory", fires=False, at="1m", notary_suspicions_open="0x240"),
-    _case("NotaryTopicProblems", fires=True, at="1m", notary_topic_problems="2x240"),
-    _case("NotaryTopicProblems", fires=False, at="1m", notary_topic_problems="0x240"),
     *(
         _case("NotaryCertificateNotRenewed", fires=fires, at="2m", notary_tls_problem=problem, notary_tls_certificate_expiry_seconds=expiry)
         for fires, problem, expiry in (
@@ -202,12 +201,6 @@ CASES = (
             (False, "0x240", "9000000x240"),
         )
     ),
-    _case("NotaryBrokerCertificateNotRenewed", fires=True, at="2m", notary_broker_certificate_expiry_seconds="604000x240"),
-    _case("NotaryBrokerCertificateNotRenewed", fires=False, at="2m", notary_broker_certificate_expiry_seconds="9000000x240"),
-    _case("NotaryLogCertificateNotRenewed", fires=True, at="2m", notary_log_certificate_expiry_seconds="604000x240"),
-    _case("NotaryLogCertificateNotRenewed", fires=False, at="2m", notary_log_certificate_expiry_seconds="9000000x240"),
-    _case("NotaryUnregisteredPayloads", fires=True, at="11m", notary_unregistered_bytes="1x240"),
-    _case("NotaryUnregisteredPayloads", fires=False, at="11m", notary_unregistered_bytes="1x60 0 1x240"),
     Case("NotaryWorkersFenced", True, "10m", _incarnation_events("fenced", "0x60 1 2 3 4 5x240")),
     Case("NotaryWorkersFenced", False, "10m", _incarnation_events("fenced", "0x60 1x240")),
     Case("NotaryWorkersFenced", False, "10m", _incarnation_events("registered", "0+1x240")),

@@ -20,7 +20,7 @@ import pytest
 
 from deploy.local.ports import free_ports
 from loadtest.openloop.generate import PlannedSubmission
-from loadtest.rig import Service, make, worker
+from loadtest.rig.notaries import Service, make, worker
 from loadtest.rig.signing import NOTARY
 from payload import decode_submission
 from tests.loadtest.openloop.honest import Honest
@@ -109,27 +109,19 @@ def test_a_server_that_dies_leaves_no_figure(tmp_path: Path, service: Service) -
     assert not (tmp_path / "figure.json").exists()
 
 
-def test_a_process_that_dies_leaves_no_figure(tmp_path: Path, service: Service) -> None:
-    """If the process that sends is killed, the run ends at once without a figure, and the reason is its exit code."""
+@pytest.mark.parametrize("ends", ["a process that sends ended with -9", pytest.param("interrupted", marks=pytest.mark.nightly)])
+def test_a_run_that_ends_early_has_no_figure(tmp_path: Path, service: Service, ends: str) -> None:
+    """If the process that sends is killed, or after Ctrl-C, the run ends at once without a figure, and names the reason."""
     locust = _locust(tmp_path, service.url, "--rate", "20", "--run-time", "600")
     _wait_for_decisions(locust, service)
-    (sender,) = psutil.Process(locust.pid).children()
-    sender.kill()
+    if ends == "interrupted":
+        locust.send_signal(signal.SIGINT)
+    else:
+        (sender,) = psutil.Process(locust.pid).children()
+        sender.kill()
     output, errors = locust.communicate()
     assert locust.returncode == 1, output + errors
-    assert "NO FIGURE: a process that sends ended with -9" in errors
-    assert not (tmp_path / "figure.json").exists()
-
-
-@pytest.mark.nightly
-def test_a_run_that_is_cut_short_has_no_figure(tmp_path: Path, service: Service) -> None:
-    """After Ctrl-C midway there is no result, although nothing has failed."""
-    locust = _locust(tmp_path, service.url, "--rate", "20", "--run-time", "600")
-    _wait_for_decisions(locust, service)
-    locust.send_signal(signal.SIGINT)
-    output, errors = locust.communicate()
-    assert locust.returncode == 1, output + errors
-    assert "NO FIGURE: interrupted" in errors
+    assert f"NO FIGURE: {ends}" in errors
     assert not (tmp_path / "figure.json").exists()
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadtest.rig import run_module
 from loadtest.rig.closed_loop import ClosedLoad, LoadResult
+from loadtest.rig.notaries import run_module
 
 ROOT = Path(__file__).parents[3]
 BENCH = """
 import time
-from loadtest.rig import interrupt_once, notary_on
+from loadtest.rig.notaries import interrupt_once, notary_on
 interrupt_once()
 with notary_on(0) as running:
     print(*running.pids["worker"], flush=True)

@@ -381,8 +381,8 @@ async def test_a_client_that_leaves_before_its_turn_gets_no_long_poll(own_direct
 
 
 @pytest.mark.parametrize("acceptors", [0, 1])
-async def test_a_long_poll_behind_another_one_is_answered_at_a_half_close(own_directory: NotaryDirectory, acceptors: int) -> None:
-    """Its client has left, or looks so, before the call begins."""
+async def test_a_long_poll_and_one_behind_it_are_answered_at_a_half_close(own_directory: NotaryDirectory, acceptors: int) -> None:
+    """The client looks like one that has left: during the first call, and before the second one begins."""
     async with serving(own_directory, {"http.acceptor_processes": acceptors}) as service:
         url = service.http.base_url
         reader, writer = await asyncio.open_connection(url.host, url.port)
@@ -391,19 +391,6 @@ async def test_a_long_poll_behind_another_one_is_answered_at_a_half_close(own_di
             await asyncio.sleep(0.005)
         writer.write_eof()
         assert (await asyncio.wait_for(reader.read(), 30)).count(b" 404 ") == 2
-        writer.close()
-
-
-async def test_a_long_poll_is_answered_when_its_client_closes_its_half(own_directory: NotaryDirectory) -> None:
-    """As on the worker's own connections: such a client looks like one that has left."""
-    async with serving(own_directory, {"http.acceptor_processes": 1}) as service:
-        url = service.http.base_url
-        reader, writer = await asyncio.open_connection(url.host, url.port)
-        writer.write(long_poll())
-        while not service.app.long_polls:  # noqa: ASYNC110 - polled from outside
-            await asyncio.sleep(0.005)
-        writer.write_eof()
-        assert b" 404 " in await asyncio.wait_for(reader.readline(), 30)
         writer.close()
 
 

@@ -12,6 +12,7 @@ from notary.access import alone_in
 from notary.archive.archived import ArchivedLog
 from notary.cli.trim import INDEX, Snapshot, VerifiedRanges, VerifiedReport, _lacks, _where, to_free
 from notary.snapshots.manifest import Manifest, SnapshotHistory
+from notary.snapshots.take import stage_of
 from ordering.errors import NotReady
 from ordering.log import ORDERING, LogOffsets
 from ordering.memory import MemoryLog
@@ -110,20 +111,12 @@ def test_a_folder_with_other_files_stays(own_directory: NotaryDirectory) -> None
     """`--work` may name any folder, here the notary's own: only the command's own files are removed from it."""
     (own_directory.path / "index" / "worker-1").mkdir(parents=True)
     before = sorted(own_directory.path.iterdir())
-    (own_directory.path / INDEX).mkdir()
-    (own_directory.path / INDEX / "CURRENT").write_text("left by a run that was killed")
+    for left in (own_directory.path / INDEX, stage_of(own_directory.path / INDEX)):
+        left.mkdir()
+        (left / "CURRENT").write_text("left by a run that was killed")
     assert trim(own_directory, "--plan", "--work", own_directory.path) == 2
     assert sorted(own_directory.path.iterdir()) == before
     assert (own_directory.path / "index" / "worker-1").exists()
-
-
-def test_what_a_former_release_left_is_removed(own_directory: NotaryDirectory) -> None:
-    """Releases before restored into `trim/index`. A killed run left it there; in a folder named by `--work` it may be anybody's."""
-    for left in ("index", ".index.restoring"):
-        (own_directory.path / "trim" / left).mkdir(parents=True)
-        (own_directory.path / "trim" / left / "000009.sst").write_bytes(b"x")
-    assert trim(own_directory, "--plan") == 2
-    assert list((own_directory.path / "trim").iterdir()) == []
 
 
 @pytest.mark.seconds

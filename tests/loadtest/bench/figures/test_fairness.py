@@ -9,7 +9,7 @@ from loadtest.bench.figures import all_figures
 from loadtest.bench.figures.fairness import PARTIES, measure
 from loadtest.bench.loads import Case
 from loadtest.bench.report import Report, ResultLine
-from loadtest.rig import workers_on
+from loadtest.rig.notaries import workers_on
 
 pytestmark = pytest.mark.seconds
 

@@ -10,7 +10,7 @@ from loadtest.bench.figures import end_to_end
 from loadtest.bench.figures.overload import measure_curve, measure_overload
 from loadtest.bench.loads import Case
 from loadtest.bench.report import Report
-from loadtest.rig import workers_on
+from loadtest.rig.notaries import workers_on
 
 pytestmark = pytest.mark.seconds
 
