@@ -422,7 +422,7 @@ class SalvageCommand:
             await log.seal(signer)
             self._sealed += 1
         if self._sealed > sealed:  # a rotation behind the entry took effect only now
-            if self._without_key and log.state.key != in_force:
+            if self._without_key and log.state.key not in {in_force, *self._own_keys()}:
                 raise ConfigurationError(
                     f"the key in force is {VerifierKey(self._config.origin, log.state.key)} now, by a rotation behind the entry that was"
                     " sealed. Copy key and key history from the machine where it took place, and run the same command without --lost. If"

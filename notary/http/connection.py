@@ -217,6 +217,8 @@ class Connection(asyncio.Protocol):
         if self._state is ConnectionState.REJECTED:
             self._write_rejection(keep_alive=False)
         self._go(Event.STOP)
+        if self._state is ConnectionState.DECIDING:  # the bytes behind the last call are dropped
+            self._resume_reading()
 
     def abort(self) -> None:
         """End the connection at once."""

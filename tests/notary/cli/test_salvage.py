@@ -406,6 +406,20 @@ def die_before_the_key(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
         wreck.salvage("--index", wreck.index, "--yes", code=2)
 
 
+def die_before_begin(wreck: Wreck, monkeypatch: pytest.MonkeyPatch, *flags: str) -> None:
+    """Run the command until its key is in force, and kill it before its `begin`."""
+    append = OwnedLog.append
+
+    async def die(log: OwnedLog, record: OwnerRecord, signer: SigningKey) -> CommandOutcome:
+        if isinstance(record, SalvageBegin):
+            raise KeyboardInterrupt
+        return await append(log, record, signer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OwnedLog, "append", die)
+        wreck.salvage("--index", wreck.index, *flags, "--yes", code=2)
+
+
 def test_a_plan_changes_nothing(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a run that died before its key was in place, --plan reports that the salvage took effect, and leaves the key where it is."""
     die_before_the_key(wreck, monkeypatch)
@@ -677,6 +691,16 @@ def test_a_rotation_behind_a_hole_whose_key_is_not_lost(intact: Wreck) -> None:
     assert known_keys(intact)[:2] == [*former, rotated[-1]]
 
 
+def test_a_key_of_this_command_behind_a_hole(intact: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run was killed behind its `key` record, and a second loss takes the seal before it. No other machine has that key."""
+    lose_key(intact, "notary-key.pem")
+    die_before_begin(intact, monkeypatch, "--lost")
+    intact.cut([partition for partition in intact.ends if partition != ORDERING])
+    shutil.rmtree(intact.directory.path / "salvage" / "index")
+    done = intact.salvage("--index", intact.index, "--lost", "--yes")
+    assert (done["seals"], done["decisions"], known_keys(intact)) == (True, 12, [done["verifier_key"]])
+
+
 def test_a_former_key_does_not_replace_a_lost_one(wreck: Wreck) -> None:
     """This machine missed a rotation, so its key must not endorse the salvage's. Without it, the history begins anew."""
     former = key_files(wreck)
@@ -719,16 +743,7 @@ def test_a_prepared_key_survives_a_lost_rotation_and_a_lost_key(intact: Wreck) -
 
 def test_a_second_disaster_after_an_interrupted_salvage(wreck: Wreck, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     """A salvage was killed behind its `key` record, and completed with another key. The log loses that part, and an index has both."""
-    append = OwnedLog.append
-
-    async def die(log: OwnedLog, record: OwnerRecord, signer: SigningKey) -> CommandOutcome:
-        if isinstance(record, SalvageBegin):
-            raise KeyboardInterrupt
-        return await append(log, record, signer)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(OwnedLog, "append", die)
-        wreck.salvage("--index", wreck.index, "--yes", code=2)
+    die_before_begin(wreck, monkeypatch)
     assert wreck.salvage("--index", wreck.index, "--yes")["done"]
     decide_once(wreck.directory, bank)
     wreck.cut()

@@ -415,6 +415,20 @@ async def test_calls_behind_the_last_one_do_not_cut_its_answer(last: str, behind
         assert await _rest(talk) > len(LARGE)
 
 
+async def test_calls_that_came_before_a_stop_do_not_cut_the_answer() -> None:
+    """The first of them is kept, and reading is paused since then."""
+    async with talking() as talk:
+        await talk.send(head("/read") + CHUNKS_END)
+        await talk.until(ConnectionState.DECIDING)
+        for _ in range(3):
+            await talk.send(GET)
+            await turns(20)
+        talk.connection.stop()
+        await turns(20)
+        talk.app.calls[0].answer((200, TEXT, LARGE))
+        assert await _rest(talk) > len(LARGE)
+
+
 async def test_a_client_that_leaves_behind_its_last_call_is_noticed() -> None:
     """It has sent more bytes, which do not count."""
     async with talking() as talk:
