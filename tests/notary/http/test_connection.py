@@ -14,7 +14,7 @@ import pytest
 from notary.http import Server, bind, lines, writing
 from notary.http import server as server_module
 from notary.http.call import TEXT, Call
-from notary.http.connection import SLICE_BYTES, TURN_BYTES_MAX, Connection
+from notary.http.connection import DROPPED_BYTES_MAX, SLICE_BYTES, TURN_BYTES_MAX, Connection
 from notary.http.machine import TRANSITIONS, ConnectionState, Event
 from notary.http.parsing import HEAD_BYTES_MAX, Head
 from notary.http.settings import HttpSettings
@@ -427,6 +427,23 @@ async def test_calls_that_came_before_a_stop_do_not_cut_the_answer() -> None:
         await turns(20)
         talk.app.calls[0].answer((200, TEXT, LARGE))
         assert await _rest(talk) > len(LARGE)
+
+
+async def test_a_flood_before_a_stop_is_read_no_further_after_it() -> None:
+    """The stop resumes reading, for the few bytes of an honest client. A flood pauses it again."""
+    async with talking() as talk:
+        await talk.send(head("/read") + CHUNKS_END)
+        await talk.until(ConnectionState.DECIDING)
+        flood = asyncio.create_task(asyncio.get_running_loop().sock_sendall(talk.client, b"\0" * len(LARGE) * 2))
+        await turns(20)
+        talk.connection.stop()
+        await turns(200)
+        assert DROPPED_BYTES_MAX < talk.connection._dropped_bytes <= DROPPED_BYTES_MAX + (1 << 20)
+        assert talk.connection._reading_paused
+        assert not flood.done()
+        flood.cancel()
+        talk.app.calls[0].answer((200, TEXT, b"first"))
+        await talk.until(ConnectionState.CLOSING, ConnectionState.CLOSED)
 
 
 async def test_a_client_that_leaves_behind_its_last_call_is_noticed() -> None:
