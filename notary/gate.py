@@ -33,7 +33,7 @@ A rejection for lack of capacity or quota carries a ticket. A retry with it may 
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence, Set
+from collections.abc import Callable, Generator, Iterable, Sequence, Set
 from typing import Final, Protocol, TypeVar
 
 import msgspec
@@ -93,14 +93,14 @@ class UnsupportedMediaType(NotaryError):
     """A body of another type than JSON."""
 
 
-def check_json(content_type: bytes, content_encoding: bytes | None) -> None:
+def check_json(content_type: bytes, content_encodings: Iterable[bytes]) -> None:
     """Raise `UnsupportedMediaType` unless the body says that it is JSON in UTF-8."""
     if content_type != b"application/json":
         media_type, _, parameters = content_type.partition(b";")
         charset = parameters.strip().lower().replace(b'"', b"").replace(b" ", b"")
         if media_type.strip().lower() != b"application/json" or charset not in (b"", b"charset=utf-8"):
             raise UnsupportedMediaType(f"expected Content-Type application/json, got {excerpt(content_type.decode('latin-1'))}")
-    if content_encoding is not None and content_encoding.lower() != b"identity":
+    if any(encoding.lower() != b"identity" for encoding in content_encodings):
         raise UnsupportedMediaType("a compressed body is not accepted: send it without Content-Encoding")
 
 

@@ -243,10 +243,15 @@ def _put_next(made: Path, key_file: Path, history_file: Path) -> None:
     create_file(next_of(key_file), made.read_bytes(), 0o600)
 
 
-def endorsed_next(key_file: Path, history_file: Path, origin: str, in_force: bytes) -> bool:
-    """Returns true if a prepared key is here to which a history leads from the key in force. Raises `ConfigurationError`."""
-    key_next = next_of(key_file)
-    return key_next.exists() and _continues(next_of(history_file), load(key_next).public_key(), origin, in_force)
+def endorsed_next(key_file: Path, history_file: Path, origin: str, in_force: bytes) -> Path | None:
+    """Returns the history that leads from the key in force to the prepared key; None without such a key. Raises `ConfigurationError`.
+
+    The history is in place already if `end_anew` was killed.
+    """
+    if not next_of(key_file).exists():
+        return None
+    key = load(next_of(key_file)).public_key()
+    return next((file for file in (next_of(history_file), history_file) if _continues(file, key, origin, in_force)), None)
 
 
 def prepared(key_file: Path, history_file: Path, origin: str) -> PreparedKey | None:

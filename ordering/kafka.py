@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import ConsumerStoppedError, KafkaError, OffsetOutOfRangeError, RequestTimedOutError
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.protocol.fetch import FetchRequest
@@ -72,40 +73,41 @@ class KafkaTimeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FetchSize:
-    """The bytes that a reader requests from a broker at once. It is halved when a fetch takes too long, and grows with each quick fetch.
+    """The bytes that a reader requests at once, for each broker. A fetch that takes too long halves them, and each quick one adds some.
 
-    Otherwise a reader over a slow line would never get a long backlog: every fetch would be as large, and end at its deadline. It does not
-    grow up to that deadline, since each failed fetch interrupts reading (R10).
+    Otherwise a reader over a slow line would never get a long backlog: every fetch would be as large, and end at its deadline. They do not
+    grow up to that deadline, since each failed fetch interrupts reading (R10). A broker that has no backlog answers quickly, which says
+    nothing about the others.
     """
 
     def __init__(self) -> None:
-        self.broker_bytes = FETCH_BROKER_BYTES_MAX
+        self._sizes: defaultdict[int, int] = defaultdict(lambda: FETCH_BROKER_BYTES_MAX)
 
-    def adapt(self, consumer: AIOKafkaConsumer, quick_s: float) -> None:
-        """Let this size apply to the fetches of a consumer. All readers of a log share the size: a failed one is replaced.
+    def adapt(self, client: AIOKafkaClient, quick_s: float) -> None:
+        """Let these sizes apply to the fetches of a client. All readers of a log share the sizes: a failed one is replaced.
 
         `quick_s`: a fetch that took longer does not make the size grow.
         """
-        send, now_s = consumer._client.send, asyncio.get_running_loop().time
+        send, sizes, now_s = client.send, self._sizes, asyncio.get_running_loop().time
 
         async def send_and_adapt(node: int, request: Any, **how: Any) -> Any:
             if not isinstance(request, FetchRequest):
                 return await send(node, request, **how)
+            size = sizes[node]
+            if size < FETCH_BROKER_BYTES_MAX:
+                request._max_bytes, of_one = size, min(size, FETCH_PARTITION_BYTES_MAX)
+                request._topics = [(topic, [(number, offset, of_one) for number, offset, _ in parts]) for topic, parts in request.topics]
             began_s = now_s()
             try:
                 response = await send(node, request, **how)
-                if now_s() - began_s < quick_s:
-                    self.broker_bytes = min(self.broker_bytes + FETCH_GROWS_BYTES, FETCH_BROKER_BYTES_MAX)
             except RequestTimedOutError:
-                self.broker_bytes = max(self.broker_bytes // 2, FETCH_BROKER_BYTES_MIN)
+                sizes[node] = max(size // 2, FETCH_BROKER_BYTES_MIN)
                 raise
-            finally:
-                fetcher = consumer._fetcher
-                fetcher._fetch_max_bytes = self.broker_bytes
-                fetcher._max_partition_fetch_bytes = min(self.broker_bytes, FETCH_PARTITION_BYTES_MAX)
+            if now_s() - began_s < quick_s:
+                sizes[node] = min(size + FETCH_GROWS_BYTES, FETCH_BROKER_BYTES_MAX)
             return response
 
-        consumer._client.send = send_and_adapt
+        client.send = send_and_adapt
 
 
 class KafkaLog:
@@ -230,7 +232,7 @@ class KafkaLog:
             raise ConfigurationError(f"this log has no payload partition {min(unknown)}: it has {self.payload_partitions} of them")
         consumer = self._consumer(self._timeouts.request_ms)
         interruptions, batches = Interruptions(consumer._client), WithoutHeaders(consumer._client)
-        self._fetch_size.adapt(consumer, self._timeouts.request_ms / 2000)
+        self._fetch_size.adapt(consumer._client, self._timeouts.request_ms / 2000)
         try:
             async with asyncio.timeout(self._timeouts.open_ms / 1000):
                 await consumer.start()
@@ -362,8 +364,8 @@ class KafkaLog:
             check_crcs=True,
             fetch_min_bytes=1,
             fetch_max_wait_ms=self._timeouts.fetch_wait_ms,
-            fetch_max_bytes=self._fetch_size.broker_bytes,
-            max_partition_fetch_bytes=min(self._fetch_size.broker_bytes, FETCH_PARTITION_BYTES_MAX),
+            fetch_max_bytes=FETCH_BROKER_BYTES_MAX,
+            max_partition_fetch_bytes=FETCH_PARTITION_BYTES_MAX,
             max_poll_records=POLL_RECORDS_MAX,
             request_timeout_ms=request_timeout_ms,
             isolation_level="read_uncommitted",

@@ -177,10 +177,11 @@ class SalvageCommand:
         own = self._own_keys()
         in_force = next((key for key in reversed(log.state.keys) if key not in own), log.state.keys[0])
         if self._without_key:
-            if keys.endorsed_next(*self._key_files, self._config.origin, in_force):
+            if (history := keys.endorsed_next(*self._key_files, self._config.origin, in_force)) is not None:
+                also = "" if history == history_file else f", and {history} to {history_file}"
                 raise ConfigurationError(
-                    f"the lost key has endorsed the key in {keys.next_of(key_file)}, which clients will trust: move it to {key_file}, and"
-                    f" {keys.next_of(history_file)} to {history_file}, and run the same command without --lost"
+                    f"the key history {history} leads from the key in force to that in {keys.next_of(key_file)}, which is not lost: move it"
+                    f" to {key_file}{also}, and run the same command without --lost"
                 )
             return
         ends, known = keys.verifier_keys(history_file, self._config.origin)

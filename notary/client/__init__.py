@@ -11,7 +11,7 @@ deadline. Retrying is safe, since a transaction id is decided once, for ever (R7
   the party (401, 403), so the client then tries every URL before it raises `Rejected`.
 - Each outcome is verified by its receipt before it is returned: with the caller's verifier keys, or with the key that was trusted on first
   use. An outcome without a valid receipt does not count: the client tries the other URLs, and then raises `Unproven`.
-- Two answers that contradict each other raise `Contradiction`, which carries both as evidence.
+- Answers that contradict each other, or their requests, raise `Contradiction`, which carries them as evidence.
 
 The client checks its input before it sends anything, with the decoder that the workers use; the error names the field.
 

@@ -24,6 +24,7 @@ __all__ = [
     "StateAnswer",
     "canonical_id",
     "canonical_state",
+    "check_window",
     "read_decisions",
     "read_notary",
     "read_state",
@@ -45,15 +46,16 @@ def read_decisions(body: bytes, requests: Sequence[Request], *, complete: bool) 
         if answer.transaction_id != request.transaction_id.hex():
             raise Malformed(f"about {answer.transaction_id}, but the request is {request.transaction_id.hex()}", f"{where}.transaction_id")
         _check(answer, where)
-        _check_window(answer, request, where)
         _check_conflicts(answer, request, f"{where}.conflicts")
-    in_order = sorted([(answer.position, answer.log_time) for answer in answers if answer is not None])
-    for (position, log_time), (position_next, log_time_next) in pairwise(in_order):
-        if position == position_next:
-            raise Malformed(f"two transactions at position {position}", "decisions")
-        if log_time > log_time_next:
-            raise Malformed(f"log_time falls from {log_time} at position {position} to {log_time_next} at {position_next}", "decisions")
     return answers
+
+
+def check_window(answer: Answer, request: Request) -> None:
+    """Raise `Malformed` if the request's time window does not allow the outcome at this log time."""
+    inside = request.from_ms <= answer.log_time < request.until_ms
+    if (answer.outcome == "committed" and not inside) or (answer.reason == "outside-time-window" and inside):
+        side = "inside" if inside else "outside"
+        raise Malformed(f"{answer.reason or answer.outcome} at log_time {answer.log_time}, which is {side} the request's time window")
 
 
 def read_transaction(body: bytes, transaction_id: str) -> Answer:
@@ -94,16 +96,6 @@ def _check(answer: Answer, where: str) -> None:
             raise Malformed(f"an {conflict.kind} listed under {answer.reason}", f"{where}.conflicts[{at}]")
     if any(first.state >= second.state for first, second in pairwise(decision.conflicts)):
         raise Malformed("conflicts do not ascend", where)
-
-
-def _check_window(answer: Answer, request: Request, where: str) -> None:
-    """Raise `Malformed` if the request's time window does not allow the outcome at this log time."""
-    inside = request.from_ms <= answer.log_time < request.until_ms
-    if (answer.outcome == "committed" and not inside) or (answer.reason == "outside-time-window" and inside):
-        side = "inside" if inside else "outside"
-        raise Malformed(
-            f"{answer.reason or answer.outcome} at log_time {answer.log_time}, which is {side} the request's time window", where
-        )
 
 
 def _check_conflicts(answer: Answer, request: Request, where: str) -> None:

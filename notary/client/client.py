@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from ssl import SSLContext
 from types import TracebackType
 from typing import Self, TypeVar
@@ -16,6 +17,7 @@ from notary.client.answers import (
     StateAnswer,
     canonical_id,
     canonical_state,
+    check_window,
     read_decisions,
     read_notary,
     read_state,
@@ -276,21 +278,43 @@ class _Known:
             raise rejected(reply)
         received = read_decisions(reply.body, self.prepared.requests, complete=reply.status == 200)
         for at, answer in enumerate(received):
-            if answer is None:
-                continue
-            if self._trust is not None:
-                _checked(self._trust, answer, reply.url)
-            other = self._at.setdefault(answer.position, at)
-            before = self.answers[other]
-            if before is None:
-                self.answers[at], self._from[at] = answer, reply.url
-            elif other != at or not before.same_decision(answer):
-                self.answers[other] = self.answers[at] = None  # neither is an outcome
-                raise Contradiction(before, self._from[other], answer, reply.url)
-            elif before.receipt is None:
-                self.answers[at] = answer
+            if answer is not None:
+                self._add(at, answer, reply.url)
+        in_order = [at for _, at in sorted(self._at.items())]
+        for before, after in pairwise(in_order):
+            first, second = self.answers[before], self.answers[after]
+            if first is not None and second is not None and first.log_time > second.log_time:
+                raise self._contradiction(
+                    f"log_time falls from {first.log_time} at position {first.position} to {second.log_time} at {second.position}",
+                    (before, first, self._from[before]),
+                    (after, second, self._from[after]),
+                )
         complete = [answer for answer in self.answers if answer is not None]
         return complete if len(complete) == len(self.answers) else None
+
+    def _add(self, at: int, answer: Answer, url: str) -> None:
+        if self._trust is not None:
+            _checked(self._trust, answer, url)
+        try:
+            check_window(answer, self.prepared.requests[at])
+        except Malformed as problem:
+            if self._trust is None:
+                raise
+            raise self._contradiction(f"a decision contradicts its request: {problem}", (at, answer, url)) from None
+        other = self._at.setdefault(answer.position, at)
+        before = self.answers[other]
+        if before is None:
+            self.answers[at], self._from[at] = answer, url
+        elif other != at or not before.same_decision(answer):
+            about = f"at position {answer.position}" if other != at else f"for transaction {answer.transaction_id}"
+            raise self._contradiction(f"two decisions {about} contradict each other", (other, before, self._from[other]), (at, answer, url))
+        elif before.receipt is None:
+            self.answers[at] = answer
+
+    def _contradiction(self, why: str, *evidence: tuple[int, Answer, str]) -> Contradiction:
+        for at, _, _ in evidence:
+            self.answers[at] = None  # it is no outcome
+        return Contradiction(why, *[(answer, url) for _, answer, url in evidence])
 
 
 def _checked(trust: Trust, answer: Answer, url: str) -> Answer:

@@ -87,23 +87,19 @@ class Unproven(NotaryError):
 
 
 class Contradiction(NotaryError):
-    """Two decisions that cannot both be true, for one transaction or at one position: evidence against the notary, to be kept.
+    """Decisions that break the notary's promise: evidence against the notary, to be kept.
 
-    `first` and `second` are the answers, `first_url` and `second_url` their senders. `answers` holds the other answers received so far,
-    one item for each of `transaction_ids`.
+    Two cannot both be true: they are for one transaction, or at one position, or log time falls from one to the other. Or the time window
+    of a request does not allow its decision. `evidence` holds each decision with the URL that returned it. `answers` holds the other
+    answers received so far, one item for each of `transaction_ids`.
     """
 
-    def __init__(self, first: Answer, first_url: str, second: Answer, second_url: str) -> None:
-        self.first, self.first_url = first, first_url
-        self.second, self.second_url = second, second_url
+    def __init__(self, why: str, *evidence: tuple[Answer, str]) -> None:
+        self.evidence = evidence
         self.transaction_ids: tuple[str, ...] = ()
         self.answers: tuple[Answer | None, ...] = ()
-        same = first.transaction_id == second.transaction_id
-        about = f"for transaction {first.transaction_id}" if same else f"at position {first.position}"
-        super().__init__(
-            f"two decisions {about} contradict each other; keep this as evidence and report it to "
-            f"the operator of the notary: {first_url} returned {_json(first)}, {second_url} returned {_json(second)}"
-        )
+        returned = ", ".join([f"{url} returned {_json(answer)}" for answer, url in evidence])
+        super().__init__(f"{why}; keep this as evidence and report it to the operator of the notary: {returned}")
 
 
 def _json(answer: Answer) -> str:

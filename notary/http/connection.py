@@ -237,6 +237,7 @@ class Connection(asyncio.Protocol):
             self.abort()
         elif left is not None:
             self._last = True
+            self._resume_reading()  # as in `stop`
             left()
         elif self._state is ConnectionState.IDLE:
             self._go(Event.LATE)
@@ -281,7 +282,8 @@ class Connection(asyncio.Protocol):
                 break
         self._working = False
         if self._is_held():
-            if not (self._behind or self._unread or self._eof):  # else its client would leave unnoticed
+            # Unread bytes behind the last call would cut its answer. Without any, a client would leave unnoticed.
+            if (self._last and self._state is ConnectionState.DECIDING) or not (self._behind or self._unread):
                 self._resume_reading()
             return
         if self._behind:
@@ -485,7 +487,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        if self._reading_paused:
+        if self._reading_paused and not self._eof:
             self._reading_paused = False
             self._transport.resume_reading()
 

@@ -98,19 +98,20 @@ def _form_of(headers: Headers, query: bytes) -> tuple[AnswerForm, bytes | None]:
     """Returns the form of the answer that the client wants, and the body's length that the head declares."""
     content_type = prefer = b""
     parents: list[bytes] = []
-    encoding = length = None
+    encodings: list[bytes] = []
+    length = None
     for name, value in headers:
         if name == b"content-type":
             content_type = content_type or value
         elif name == b"content-length":
             length = value
         elif name == b"content-encoding":
-            encoding = encoding or value
+            encodings.append(value)
         elif name == b"prefer":
             prefer = prefer + b"," + value if prefer else value
         elif name == b"traceparent":
             parents.append(value)
-    check_json(content_type, encoding)
+    check_json(content_type, encodings)
     traceparent = parents[0][:TRACEPARENT_BYTES_MAX] if len(parents) == 1 else b""  # W3C Trace Context: of two, neither counts
     wait = _WAIT(prefer) if prefer else None
     wait_s = None if wait is None else int(wait[1])

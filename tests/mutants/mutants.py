@@ -540,7 +540,7 @@ MUTANTS: Final = (
     ),
     Mutant("no quota is ever used up", "contract", Quota.rejection, "needed - self._tokens(party, per_s, now)", "0", seeds=200),
     Mutant("a body of any size is read", "contract", Gate.count_piece, "size > SUBMISSION_BYTES_MAX", "False", seeds=100),
-    Mutant("any media type will do", "contract", submission._form_of, "check_json(content_type, encoding)", "pass", seeds=100),
+    Mutant("any media type will do", "contract", submission._form_of, "check_json(content_type, encodings)", "pass", seeds=100),
     Mutant(
         "a state may be given twice",
         "contract",

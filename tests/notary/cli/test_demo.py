@@ -71,7 +71,7 @@ def test_a_demo_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def _contradiction() -> Contradiction:
     first, second = (Answer("ab" * 32, position, "committed", None, (), 0) for position in (0, 1))
-    return Contradiction(first, "http://a", second, "http://b")
+    return Contradiction("two decisions", (first, "http://a"), (second, "http://b"))
 
 
 @pytest.mark.parametrize("problem", [demo._NotAsPromised("a claim"), _contradiction()], ids=["a-claim", "a-contradiction"])

@@ -24,6 +24,7 @@ from notary.index import rows, viewing
 from notary.index.index import _encode
 from notary.salvage.statements import THE_LOG, ChoiceRefused
 from notary.verify import decision_and_receipt, verify_receipt
+from ordering.durable import move_into_place
 from ordering.embedded import EmbeddedLog
 from ordering.errors import NotaryError, NotReady, OutOfRange
 from ordering.log import ORDERING, LogOffsets
@@ -728,6 +729,31 @@ def test_a_prepared_key_survives_a_lost_one(intact: Wreck) -> None:
     assert (known_keys(intact)[0], len(known_keys(intact))) == (present, 3)
 
 
+def test_a_key_survives_that_was_not_in_place_yet(intact: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`key rotate --lost` was killed when its history was in place, and its key was not. Clients follow from the lost key to that one."""
+    lose_key(intact)
+    (present,) = known_keys(intact)
+    config, key = str(intact.directory.config), intact.directory.path / "notary-key.pem"
+    assert cli.main(["key", "prepare", "--config", config]) == 0
+    key.unlink()
+
+    def move_or_die(file: Path, place: Path) -> None:
+        if place == key:
+            die()
+        move_into_place(file, place)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keys, "move_into_place", move_or_die)
+        assert cli.main(["key", "rotate", "--lost", "--config", config]) == 2
+    before = log_ends(intact.directory.path)
+    refused = intact.salvage("--index", intact.index, "--lost", "--yes", code=2)["stderr"]
+    assert f"move it to {key}, and run the same command without --lost" in refused
+    assert log_ends(intact.directory.path) == before
+    keys.next_of(key).rename(key)
+    assert intact.salvage("--index", intact.index, "--yes")["endorsed"]
+    assert (known_keys(intact)[0], len(known_keys(intact))) == (present, 3)
+
+
 def test_a_prepared_key_survives_a_lost_rotation_and_a_lost_key(intact: Wreck) -> None:
     """The log lost the record of the lost key too. A key that this one had endorsed still continues the history that clients follow."""
     assert cli.main(["key", "rotate", "--config", str(intact.directory.config)]) == 0
@@ -735,7 +761,7 @@ def test_a_prepared_key_survives_a_lost_rotation_and_a_lost_key(intact: Wreck) -
     assert cli.main(["key", "prepare", "--config", str(intact.directory.config)]) == 0
     (intact.directory.path / "notary-key.pem").unlink()
     refused = intact.salvage("--index", intact.index, "--lost", "--yes", code=2)["stderr"]
-    assert "notary-key.pem.next, which clients will trust" in refused
+    assert "notary-key.pem.next, which is not lost" in refused
     before = known_keys(intact)
     assert cli.main(["key", "rotate", "--lost", "--config", str(intact.directory.config)]) == 0
     assert (known_keys(intact)[:-1], len(before)) == (before, 2), "it continues the history too"

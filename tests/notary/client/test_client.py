@@ -281,12 +281,12 @@ async def test_contradicting_answers_are_evidence() -> None:
     first, second = Worker(notary, ["202 some"]), Worker(notary, ["contradict"])
     with staged(first, second) as urls, pytest.raises(Contradiction) as caught:
         await submit(urls)
-    evidence = caught.value
-    assert (evidence.first.position, evidence.second.position) == (0, 1000)
-    assert (evidence.first_url, evidence.second_url) == tuple(urls)
-    assert evidence.first.transaction_id == evidence.second.transaction_id == evidence.transaction_ids[0]
-    assert '"position":0' in str(evidence)
-    assert '"position":1000' in str(evidence)
+    contradiction = caught.value
+    first_id = contradiction.transaction_ids[0]
+    evidence = [(answer.transaction_id, answer.position, url) for answer, url in contradiction.evidence]
+    assert evidence == [(first_id, 0, urls[0]), (first_id, 1000, urls[1])]
+    assert '"position":0' in str(contradiction)
+    assert '"position":1000' in str(contradiction)
 
 
 async def test_a_later_receipt_is_no_contradiction() -> None:

@@ -15,14 +15,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary.cli import main
 from notary.cli.submit import tls_of
-from notary.client import Contradiction, KnownNotaries, Rejected, Unanswered, Unproven, tls_context
-from notary.client.answers import read_decisions, read_transaction
+from notary.client import Answer, Contradiction, KnownNotaries, Rejected, Unanswered, Unproven, tls_context
+from notary.client.answers import read_transaction
 from notary.client.transport import http_client
 from notary.receipts import VerifierKey
 from notary.receipts.key_history import endorse
 from ordering.errors import ConfigurationError, Malformed
-from payload import Request
-from payload.request import decode_request
 from tests.notary.certificates import Authority
 from tests.notary.client import scripted
 from tests.notary.client.scripted import (
@@ -291,23 +289,22 @@ def test_members_that_contradict_each_other_are_malformed(reason: str, conflicts
         read_transaction(json.dumps({**decision, "reason": reason, "conflicts": conflicts}).encode(), "ab" * 32)
 
 
-def asked_for(wire: dict[str, Any]) -> Request:
-    return decode_request(json.dumps(wire).encode(), NAME)
-
-
-WINDOWED, LATER = [asked_for({**request(number), "time_window": {"from": 1_000, "until": 2_000}}) for number in (1, 2)]
+WINDOWED = [{**request(number), "time_window": {"from": 1_000, "until": 2_000}} for number in (1, 2)]
 COMMITTED: dict[str, Any] = {"outcome": "committed", "reason": None}
 OUTSIDE: dict[str, Any] = {"outcome": "rejected", "reason": "outside-time-window"}
 
 
-def answered(*decisions: dict[str, Any]) -> tuple[object, ...]:
-    """Returns what the client reads from an answer to `WINDOWED` and `LATER`."""
-    asked = [WINDOWED, LATER][: len(decisions)]
-    members = [
-        {"transaction_id": each.transaction_id.hex(), "position": at, "conflicts": [], **decision}
-        for at, (each, decision) in enumerate(zip(asked, decisions, strict=True))
-    ]
-    return read_decisions(json.dumps({"decisions": members}).encode(), asked, complete=True)
+async def answered(requests: list[dict[str, Any]], *changes: dict[str, Any], receipts: bool = True) -> Sequence[Answer]:
+    """Returns what a client receives if a worker changes the notary's decisions, and proves them so; another worker does not."""
+    notary = Notary()
+
+    def changed(body: bytes) -> bytes:
+        decided = [{**each, **change} for each, change in zip(notary.submit(body), changes, strict=True)]
+        return reply(200, {"decisions": [{**each, "receipt": receipt_of(each)} if receipts else each for each in decided]})
+
+    with staged(Attacker(notary, [changed]), Worker(notary, [])) as urls:
+        async with client_of(urls) as client:
+            return await client.submit(requests, receipts=receipts)
 
 
 @pytest.mark.parametrize(
@@ -323,17 +320,22 @@ def answered(*decisions: dict[str, Any]) -> tuple[object, ...]:
         (OUTSIDE, 2_000, ""),
     ],
 )
-def test_an_outcome_is_compared_with_the_time_window(outcome: dict[str, Any], log_time: int, problem: str) -> None:
-    """The id covers the window, so each reply of a notary that keeps the contract is about these two ends."""
-    with pytest.raises(Malformed, match=problem) if problem else nullcontext():
-        assert len(answered({**outcome, "log_time": log_time})) == 1
+async def test_a_proven_outcome_against_the_time_window_is_evidence(outcome: dict[str, Any], log_time: int, problem: str) -> None:
+    """The id covers the window, so a notary that keeps the contract proves no such decision."""
+    decision = {**outcome, "log_time": log_time}
+    if not problem:
+        assert [answer.log_time for answer in await answered(WINDOWED[:1], decision)] == [log_time]
+        return
+    with pytest.raises(Contradiction, match=problem) as raised:
+        await answered(WINDOWED[:1], decision)
+    assert [answer.log_time for answer, _ in raised.value.evidence] == [log_time]
+    assert raised.value.answers == (None,)
 
 
-def test_a_request_without_a_window_is_never_outside_it() -> None:
-    open_at_both_ends = asked_for(request(1))
-    decision = {**OUTSIDE, "transaction_id": open_at_both_ends.transaction_id.hex(), "position": 0, "conflicts": [], "log_time": 0}
-    with pytest.raises(Malformed, match="inside the request's time window"):
-        read_decisions(json.dumps({"decisions": [decision]}).encode(), [open_at_both_ends], complete=True)
+async def test_an_outcome_against_the_time_window_without_a_receipt_does_not_count() -> None:
+    """Without a receipt it is no evidence. Another worker answers."""
+    [answer] = await answered([request(1)], OUTSIDE, receipts=False)
+    assert answer.committed
 
 
 @pytest.mark.parametrize(
@@ -342,13 +344,13 @@ def test_a_request_without_a_window_is_never_outside_it() -> None:
         ((0, 1_000), (1, 1_000), ""),
         ((1, 1_001), (0, 1_000), ""),
         ((0, 1_001), (1, 1_000), "log_time falls from 1001 at position 0 to 1000 at 1"),
-        ((7, 1_000), (7, 1_000), "two transactions at position 7"),
+        ((7, 1_000), (7, 1_000), "two decisions at position 7"),
     ],
 )
-def test_log_time_does_not_fall_as_position_rises(first: tuple[int, int], second: tuple[int, int], problem: str) -> None:
-    decisions = [{**COMMITTED, "position": position, "log_time": log_time} for position, log_time in (first, second)]
-    with pytest.raises(Malformed, match=problem) if problem else nullcontext():
-        assert len(answered(*decisions)) == 2
+async def test_log_time_does_not_fall_as_position_rises(first: tuple[int, int], second: tuple[int, int], problem: str) -> None:
+    changes = [{"position": position, "log_time": log_time} for position, log_time in (first, second)]
+    with pytest.raises(Contradiction, match=problem) if problem else nullcontext():
+        assert len(await answered(WINDOWED, *changes)) == 2
 
 
 async def test_a_rejection_on_a_second_connection_leaves_the_outcome_unknown() -> None:

@@ -429,6 +429,20 @@ async def test_calls_that_came_before_a_stop_do_not_cut_the_answer() -> None:
         assert await _rest(talk) > len(LARGE)
 
 
+async def test_calls_behind_a_replaced_long_poll_do_not_cut_its_answer() -> None:
+    """An acceptor process gets the answer from its worker, so it leaves some turns after the connection has given its place."""
+    async with talking() as talk:
+        await talk.send(head("/read") + CHUNKS_END)
+        talk.app.calls[0].left = lambda: None
+        for _ in range(3):
+            await talk.send(GET)
+            await turns(20)
+        assert talk.connection.give_way(Overloaded("too many", 1))
+        await turns(20)
+        talk.app.calls[0].answer((200, TEXT, LARGE))
+        assert await _rest(talk) > len(LARGE)
+
+
 async def test_a_flood_before_a_stop_is_read_no_further_after_it() -> None:
     """The stop resumes reading, for the few bytes of an honest client. A flood pauses it again."""
     async with talking() as talk:
@@ -444,6 +458,21 @@ async def test_a_flood_before_a_stop_is_read_no_further_after_it() -> None:
         flood.cancel()
         talk.app.calls[0].answer((200, TEXT, b"first"))
         await talk.until(ConnectionState.CLOSING, ConnectionState.CLOSED)
+
+
+async def test_calls_behind_a_last_one_that_had_waited_do_not_cut_its_answer() -> None:
+    """While the call before it is decided, reading is paused. It resumes with the last call, since no later byte counts."""
+    async with talking() as talk:
+        await talk.send(head("/read") + CHUNKS_END + head("/last", "Connection: close") + CHUNKS_END)
+        await talk.until(ConnectionState.DECIDING)
+        for _ in range(3):
+            await talk.send(GET)
+            await turns(20)
+        talk.app.calls[0].answer((200, TEXT, b"first"))
+        await turns(20)
+        assert [call.path for call in talk.app.calls] == ["/read", "/last"]
+        talk.app.calls[1].answer((200, TEXT, LARGE))
+        assert await _rest(talk) > len(LARGE)
 
 
 async def test_a_client_that_leaves_behind_its_last_call_is_noticed() -> None:

@@ -286,9 +286,11 @@ def test_another_media_type_is_unsupported(client: CheckedClient, bank: Bank, me
     assert (answer.status_code, answer.json()["type"]) == (415, "/problems/unsupported-media-type")
 
 
-def test_a_compressed_body_is_unsupported(client: CheckedClient, bank: Bank) -> None:
+@pytest.mark.parametrize("encodings", [["gzip"], ["identity", "gzip"], ["gzip", "identity"], [""]])
+def test_a_compressed_body_is_unsupported(client: CheckedClient, bank: Bank, encodings: list[str]) -> None:
     """A compressed body gets 415: the service decompresses nothing, so that a small body cannot expand."""
-    answer = client.post(gzip.compress(bank.body(spend())), content_encoding="gzip")
+    headers = [("content-type", "application/json"), *[("content-encoding", encoding) for encoding in encodings]]
+    answer = client.ask("POST", "/v1/submissions", content=gzip.compress(bank.body(spend())), headers=headers)
     assert (answer.status_code, answer.json()["type"]) == (415, "/problems/unsupported-media-type")
 
 
