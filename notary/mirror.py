@@ -96,8 +96,6 @@ class LogMirror:
         await self._extend()
         log, mirror = await self._source.offsets(), await self._target.offsets()
         partitions = frozenset(log.keys() & mirror.keys() & set(self._partitions()))
-        if ORDERING not in partitions:
-            raise NotReady("the ordering topic has no leader")
         if partitions != set(self._partitions()):
             logger.warning("%s has no leader and is not copied now", describe(min(set(self._partitions()) - partitions)))
         if freed := [partition for partition in partitions if log[partition].log_start and not mirror[partition].log_end]:
@@ -242,8 +240,6 @@ class LogMirror:
         with contextlib.suppress(NotReady):
             await self._source.has_partitions(self._source.payload_partitions + 1)
         count = self._source.payload_partitions
-        with contextlib.suppress(NotReady):
-            await self._target.has_partitions(count)
         if self._target.payload_partitions < count:
             await self._add_partitions(count)
             await self._target.has_partitions(count)

@@ -26,7 +26,7 @@ from typing import Any, Final
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import ConsumerStoppedError, KafkaError, OffsetOutOfRangeError, RequestTimedOutError
+from aiokafka.errors import KafkaError, OffsetOutOfRangeError, RequestTimedOutError
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.protocol.fetch import FetchRequest
 
@@ -83,28 +83,25 @@ class FetchSize:
     def __init__(self) -> None:
         self._sizes: defaultdict[int, int] = defaultdict(lambda: FETCH_BROKER_BYTES_MAX)
 
-    def adapt(self, client: AIOKafkaClient, quick_s: float) -> None:
+    def adapt(self, client: AIOKafkaClient, timeout_s: float) -> None:
         """Let these sizes apply to the fetches of a client. All readers of a log share the sizes: a failed one is replaced.
 
-        `quick_s`: a fetch that took longer does not make the size grow.
+        `timeout_s`: the deadline of a fetch. One that took half of it or more does not make the size grow.
         """
         send, sizes, now_s = client.send, self._sizes, asyncio.get_running_loop().time
 
         async def send_and_adapt(node: int, request: Any, **how: Any) -> Any:
             if not isinstance(request, FetchRequest):
                 return await send(node, request, **how)
-            size = sizes[node]
-            if size < FETCH_BROKER_BYTES_MAX:
-                request._max_bytes, of_one = size, min(size, FETCH_PARTITION_BYTES_MAX)
-                request._topics = [(topic, [(number, offset, of_one) for number, offset, _ in parts]) for topic, parts in request.topics]
+            request._max_bytes = size = sizes[node]
             began_s = now_s()
             try:
                 response = await send(node, request, **how)
+                if now_s() - began_s < timeout_s / 2:
+                    sizes[node] = min(size + FETCH_GROWS_BYTES, FETCH_BROKER_BYTES_MAX)
             except RequestTimedOutError:
                 sizes[node] = max(size // 2, FETCH_BROKER_BYTES_MIN)
                 raise
-            if now_s() - began_s < quick_s:
-                sizes[node] = min(size + FETCH_GROWS_BYTES, FETCH_BROKER_BYTES_MAX)
             return response
 
         client.send = send_and_adapt
@@ -232,7 +229,7 @@ class KafkaLog:
             raise ConfigurationError(f"this log has no payload partition {min(unknown)}: it has {self.payload_partitions} of them")
         consumer = self._consumer(self._timeouts.request_ms)
         interruptions, batches = Interruptions(consumer._client), WithoutHeaders(consumer._client)
-        self._fetch_size.adapt(consumer._client, self._timeouts.request_ms / 2000)
+        self._fetch_size.adapt(consumer._client, self._timeouts.request_ms / 1000)
         try:
             async with asyncio.timeout(self._timeouts.open_ms / 1000):
                 await consumer.start()
@@ -262,7 +259,7 @@ class KafkaLog:
         try:
             async with asyncio.timeout(limit_ms / 1000), self._watching:  # the wait for other calls counts too
                 return await self._watched_offsets(limit_ms)
-        except (KafkaError, TimeoutError, ConsumerStoppedError) as problem:
+        except (KafkaError, TimeoutError) as problem:
             why = await connection_error_text(problem, self._settings)
             raise NotReady(f"Kafka does not return the log end offsets: {why}") from problem
 
@@ -502,8 +499,6 @@ class KafkaReader:
         except OffsetOutOfRangeError as problem:
             self._broken = error_text(problem)
             raise OutOfRange(self._out_of_range(problem)) from problem
-        except ConsumerStoppedError:
-            return []
         except KafkaError as problem:
             self._broken = error_text(problem)
             raise NotReady(f"reading from Kafka failed: {self._broken}") from problem

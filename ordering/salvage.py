@@ -92,13 +92,13 @@ def decode_items(data: bytes) -> tuple[int, tuple[Item, ...]]:
         first, count = _FIRST.unpack_from(data)
         items: list[Item] = []
         at = _FIRST.size
-        while at < len(data) and len(items) < count:
+        while at < len(data):
             item, at = _decode_item(data, at, first + len(items))
             items.append(item)
     except error as problem:
         raise CorruptRecord(f"the items of a salvage do not decode: {problem}") from None
-    if not count or len(items) != count or at != len(data):
-        raise CorruptRecord(f"a salvage record should have {count} items, at least 1, and {at} bytes of items; it has {len(data)} bytes")
+    if not items or len(items) != count:
+        raise CorruptRecord(f"a salvage record should have {count} items, at least 1; it has {len(items)}")
     if first + count > 2**64:
         raise CorruptRecord(f"the items of a salvage begin at position {first} and do not end below 2^64")
     return first, tuple(items)

@@ -120,7 +120,7 @@ class _Failover(salvage.SalvageCommand):
     async def _opened(self) -> AsyncIterator[owner.OwnedLog]:
         log = self._config.log
         is_log = await uses_append_times(log.bootstrap, log.topic_prefix, self._config.kafka_security)
-        if is_log and not any(self._work.glob(salvage.KEY_FILES.format("*"))):
+        if is_log and not self._keys.own():
             raise ConfigurationError(
                 f"the topics of {log.topic_prefix} at {log.bootstrap} are no mirror: they have the brokers' append times. If they are the"
                 " source, name the mirror's brokers. If the failover was made already, workers that have its key can start there; if"
@@ -146,7 +146,7 @@ class _Failover(salvage.SalvageCommand):
         )
 
     def _if_key_is_lost(self) -> str:
-        return f"move {self._key_files[0]} away, and give --lost here"
+        return f"move {self._keys.key} away, and give --lost here"
 
     async def _salvage(self, job: salvage.SalvageJob) -> int:
         """Refuse a mirror that is no prefix of its source: records in its middle are missing, or its topics were not empty."""

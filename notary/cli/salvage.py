@@ -18,7 +18,6 @@ import asyncio
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,26 +32,26 @@ from notary.cli.replay import Replay
 from notary.config import Config, load
 from notary.receipts.note import VerifierKey
 from notary.salvage.choice import Choice, choose
+from notary.salvage.goal import Goal, decode_goal
 from notary.salvage.indexes import StoredIndex, open_indexes
 from notary.salvage.kept import KeptIndex, keeping
+from notary.salvage.key_files import KeyFiles
 from notary.salvage.reach import Reach, facts_of_reach, reach_of
 from notary.salvage.receipts import read_receipts
 from notary.salvage.report import after, facts_of, lines_forgotten, lines_of, sides_of
 from notary.salvage.statements import THE_LOG, ChoiceRefused, Receipt
-from notary.tree import TreeView
 from ordering.durable import make_directory, replace_file
 from ordering.errors import ConfigurationError, CorruptRecord, NotaryError, OutcomeUnknown
 from ordering.local_reader import describe
 from ordering.log import Record
 from ordering.records import SALVAGE_FORMAT, SalvageBegin, SalvageDone, SalvageItems
-from ordering.salvage import Decided, Item, decode_items, encode_items
+from ordering.salvage import Item, encode_items
 from ordering.signatures import SigningKey, endorse_key
 
 ATTEMPTS_MAX: Final = 10
 ITEMS_BYTES: Final = 900 << 10
 """The most bytes of items in a record, unless one item alone has more: a decision with 10,000 conflicts has 690 kB."""
 WORK: Final = "salvage"
-KEY_FILES: Final = "key-{}.pem"
 
 
 def add_arguments(parser: argparse.ArgumentParser, work: str = WORK) -> None:
@@ -105,7 +104,7 @@ class SalvageCommand:
         self._work: Path = arguments.work or config.path(self.work)
         self._progress = ProgressLine()
         self._sealed = 0
-        self._key_files = config.path(config.key_file), config.path(config.key_history_file)
+        self._keys = KeyFiles(config, self._work, lost=arguments.lost)
         self._goal_file = self._work / "goal"
         """The file with the goal of an attempt, written before its `done`."""
 
@@ -158,95 +157,20 @@ class SalvageCommand:
 
     def _if_key_is_lost(self) -> str:
         """Returns the remedy if no machine and no backup has the key in force, and this machine has another one."""
-        key_file = self._key_files[0]
+        key_file = self._keys.key
         return (
             f"move {key_file} to {keys.next_of(key_file).name}, and run `notary key rotate --lost`: it puts that key, or a new one, in"
             f" force. But if the log ends at an entry without content, move {key_file} away, and give --lost here"
         )
 
     def _check_key(self, log: owner.OwnedLog) -> None:
-        """Raise `ConfigurationError` unless this machine's key history has the key in force, apart from keys that this command made.
-
-        The present key endorses the salvage's. If it were a former one, no client could follow from the key in force to the new key. A
-        history that goes on after the key in force is right: the log has lost the record of that rotation.
-
-        With `--lost` the present key may be missing. Or it may be one that the log does not know yet: `notary key rotate --lost` may have
-        put it in force behind an entry without content.
-        """
-        key_file, history_file = self._key_files
-        own = self._own_keys()
-        in_force = next((key for key in reversed(log.state.keys) if key not in own), log.state.keys[0])
-        if self._without_key:
-            if (history := keys.endorsed_next(*self._key_files, self._config.origin, in_force)) is not None:
-                also = "" if history == history_file else f", and {history} to {history_file}"
-                raise ConfigurationError(
-                    f"the key history {history} leads from the key in force to that in {keys.next_of(key_file)}, which is not lost: move it"
-                    f" to {key_file}{also}, and run the same command without --lost"
-                )
-            return
-        ends, known = keys.verifier_keys(history_file, self._config.origin)
-        public_keys = [key.public_key for key in known]
-        if in_force in public_keys or log.state.key in public_keys:
-            return
-        if self._arguments.lost and ends[0].public_key not in log.state.keys:
-            return
-        raise keys.missed_rotation(
-            self._config.origin,
-            in_force,
-            [str(key) for key in ends],
-            f". If an interrupted {self.name} made that key, name the folder that has it with --work. If no machine and no backup has it,"
-            f" {self._if_key_is_lost()}",
-        )
-
-    @property
-    def _without_key(self) -> bool:
-        """True if the notary's present key is lost, and its file is missing."""
-        return self._arguments.lost and keys.is_missing(self._key_files[0])
-
-    def _complete_rotation(self, job: "SalvageJob") -> None:
-        """Put a prepared key in place that was in force, in the log or, since the log may have lost that rotation, in a source.
-
-        The history that the salvage's key continues must have each key that signed answers. Raises `ConfigurationError`, also without the
-        present key, which endorses the salvage's, unless it is lost.
-        """
-        if self._without_key:
-            with keys.alone_with(self._key_files[0]):  # raises for a folder that is not mounted
-                return
-        self._require_key()
-        keys.present_history(*self._key_files, self._config.origin)
-        used = {*job.log.state.keys, *_shown_keys(job)}
-        _, *prepared = keys.verifier_keys(self._key_files[1], self._config.origin)[0]
-        if used.intersection([key.public_key for key in prepared]):
-            with keys.alone_with(self._key_files[0]):
-                keys.put_in_place(*self._key_files, self._config.origin)
-
-    def _require_key(self) -> None:
-        """Raise `ConfigurationError` if the present key is missing, unless it is lost."""
-        if not self._without_key and keys.is_missing(self._key_files[0]):
-            raise ConfigurationError(
-                f"there is no {self._key_files[0]}, the notary's present key, which endorses the new one: copy it from another worker's"
-                " machine or a backup. If it is lost everywhere, give --lost"
-            )
+        self._keys.check(log.state, self.name, self._if_key_is_lost())
 
     def _missing_keys(self, job: "SalvageJob") -> list[str]:
         """Returns the verifier keys that were in force by a source, and that neither the log nor this machine has."""
-        known = [key.public_key for key in self._known_keys()]
-        missing = _shown_keys(job) - {*known, *self._own_keys(), *job.log.state.keys}
+        known = [key.public_key for key in self._keys.known()]
+        missing = _shown_keys(job) - {*known, *self._keys.own(), *job.log.state.keys}
         return [str(VerifierKey(self._config.origin, key)) for key in sorted(missing)]
-
-    def _known_keys(self) -> list[VerifierKey]:
-        """Returns the keys of this machine's key history; none if it is missing and the present key is lost."""
-        if self._without_key and keys.is_missing(self._key_files[1]):
-            return []
-        return keys.verifier_keys(self._key_files[1], self._config.origin)[1]
-
-    def _own_key_files(self) -> list[Path]:
-        """Returns the files of the keys that attempts of this command made, in order."""
-        return sorted(self._work.glob(KEY_FILES.format("*")), key=_number)
-
-    def _own_keys(self) -> dict[bytes, Path]:
-        """Returns those files by their public keys."""
-        return {keys.load(file).public_key().public_bytes_raw(): file for file in self._own_key_files()}
 
     def _opened(self) -> AbstractAsyncContextManager[owner.OwnedLog]:
         return owner.opened(self._config, self.name)
@@ -270,7 +194,7 @@ class SalvageCommand:
         for name, why in _suspected(job).items():
             yield f"suspected      {name}: {why}"
             yield "               Give the indexes of all workers that survived, so that they are compared"
-        if self._without_key:
+        if self._keys.without_key:
             yield "lost key       nothing will endorse the new key: no client and no verifier trusts it before you give it to them."
             yield "               First look for the notary's key on every worker's machine, and in the backups"
         for key in self._missing_keys(job):
@@ -289,7 +213,7 @@ class SalvageCommand:
 
     @contextmanager
     def _sources(self, log: owner.OwnedLog, kept: KeptIndex) -> Iterator["SalvageJob"]:
-        known = self._known_keys()
+        known = self._keys.known()
         with open_indexes(self._arguments.index, log.log_id, self._progress) as indexes:
             # A key history that began anew after a lost key lacks the keys before, and the log may have lost a rotation.
             in_force = [*log.state.keys, *[key for index in indexes for key in index.keys]]
@@ -310,7 +234,7 @@ class SalvageCommand:
             for line in () if self._arguments.json else self._lines(job, choice):
                 print(line)
             if not self._is_needed(job, choice):
-                no_key = ". No key was made: run `notary key rotate --lost`" if self._without_key else ""
+                no_key = ". No key was made: run `notary key rotate --lost`" if self._keys.without_key else ""
                 return self._end({**facts, "done": False}, f"nothing is missing: the log has all decisions of these sources{no_key}")
             if self._arguments.plan:
                 return self._end({**facts, "done": False}, "this was the plan: nothing was appended")
@@ -322,7 +246,7 @@ class SalvageCommand:
             asked = "the number of decisions that the log then has"
             if not owner.agreed(self._arguments, self.name, "nothing was appended", asked, choice.end):
                 return self._end({**facts, "done": False}, "nothing was appended", EXIT_NO)
-            self._complete_rotation(job)
+            self._keys.complete_rotation({*job.log.state.keys, *_shown_keys(job)})
             for attempt in range(ATTEMPTS_MAX):
                 if attempt:
                     self._report(f"another record came between: the {self.name} starts over, with another key")
@@ -375,7 +299,7 @@ class SalvageCommand:
             await replay.close()
         return deciding[0] if deciding else None
 
-    async def _complete(self, job: "SalvageJob", goal: "_Goal") -> int:
+    async def _complete(self, job: "SalvageJob", goal: Goal) -> int:
         """Complete the salvage of an earlier run, whose `done` took effect; with `--plan` only report it."""
         if self._arguments.plan:
             return self._end(
@@ -383,7 +307,7 @@ class SalvageCommand:
                 f"a {self.name} took effect in an earlier run, and the log has {goal.size:,} decisions. The same command without --plan"
                 " puts its key in place",
             )
-        self._require_key()
+        self._keys.require()
         return await self._place_key(job, None, None)
 
     def _chosen(self, job: "SalvageJob") -> Choice:
@@ -392,25 +316,23 @@ class SalvageCommand:
         finally:
             self._progress.end()
 
-    def _goal_in_effect(self, job: "SalvageJob") -> "_Goal | None":
+    def _goal_in_effect(self, job: "SalvageJob") -> Goal | None:
         """Returns the goal of an earlier run whose `done` took effect, and whose key is in force; None without one.
 
         Raises `ConfigurationError` for a file that is damaged.
         """
         if self._own_key(job) is None or not self._goal_file.exists():
             return None
-        head, _, items = self._goal_file.read_bytes().partition(b"\n")
-        size, _, root = head.decode(errors="replace").partition(" ")
         try:
-            goal = _Goal(int(size), bytes.fromhex(root), decode_items(items)[1] if items else ())
-        except (ValueError, CorruptRecord) as problem:
+            goal = decode_goal(self._goal_file.read_bytes())
+        except CorruptRecord as problem:
             raise ConfigurationError(f"{self._goal_file} is damaged: {problem}. Remove it: the next run makes another key") from None
         state = job.log.state
-        return goal if not state.sealed and state.settled > state.key_seen and _has(job.kept.tree, goal) else None
+        return goal if not state.sealed and state.settled > state.key_seen and goal.is_in(job.kept.tree) else None
 
     def _own_key(self, job: "SalvageJob") -> Path | None:
         """Returns the file of the key in force, if an attempt of this command made it: no worker has it yet."""
-        return self._own_keys().get(job.log.state.key)
+        return self._keys.own().get(job.log.state.key)
 
     async def _attempt(self, job: "SalvageJob", signer: SigningKey) -> tuple[Choice, int] | None:
         """Append seals, the key, `begin`, the items and `done`. Returns the choice and the offset of `done`; None if one took no effect.
@@ -423,19 +345,16 @@ class SalvageCommand:
             await log.seal(signer)
             self._sealed += 1
         if self._sealed > sealed:  # a rotation behind the entry took effect only now
-            if self._without_key and log.state.key not in {in_force, *self._own_keys()}:
+            if self._keys.without_key and log.state.key not in {in_force, *self._keys.own()}:
                 raise ConfigurationError(
                     f"the key in force is {VerifierKey(self._config.origin, log.state.key)} now, by a rotation behind the entry that was"
                     " sealed. Copy key and key history from the machine where it took place, and run the same command without --lost. If"
                     " that key is lost too, run the same command again"
                 )
             self._check_key(log)
-            self._complete_rotation(job)
+            self._keys.complete_rotation({*log.state.keys, *_shown_keys(job)})
         self._goal_file.unlink(missing_ok=True)  # the file of an earlier attempt
-        # Keys of earlier attempts are never used again. Their files stay until the end: a file with the key in force shows that no worker
-        # has it.
-        number = max([_number(file) for file in self._own_key_files()], default=-1) + 1
-        new = SigningKey(keys.create(self._work / KEY_FILES.format(number)).private_bytes_raw())
+        new = self._keys.make()
         if not (await log.append(endorse_key(new, log.log_id, log.state.key), signer)).took_effect or log.state.key != new.public_key:
             return None
         begin = SalvageBegin(new.public_key, log.joiner.history.view, job.kept.tree.size)
@@ -458,8 +377,8 @@ class SalvageCommand:
         self._progress.end()
         if log.joiner.snapshot().items != choice.items:
             return None  # another process appended items in place of ours; a reader without a tree cannot detect our wrong root
-        goal = _Goal(choice.end, choice.root, tuple(choice.items))
-        replace_file(self._goal_file, goal.encode(choice.first))
+        goal = Goal(choice.end, choice.root, tuple(choice.items))
+        replace_file(self._goal_file, goal.encode())
         done = SalvageDone(new.public_key, log.joiner.history.view, choice.end, choice.root)
         outcome = await log.append(done, signer)
         if not outcome.took_effect:
@@ -467,15 +386,14 @@ class SalvageCommand:
         self._check(job, goal)
         return choice, outcome.offset
 
-    def _check(self, job: "SalvageJob", goal: "_Goal") -> None:
+    def _check(self, job: "SalvageJob", goal: Goal) -> None:
         """Compare the index of the log, which has read all records back, with the goal. Raises `OutcomeUnknown`.
 
         A crash before it leaves the goal, so the next run compares again before it puts the key in place.
         """
         tree = job.kept.tree
-        states = [(state, item) for item in goal.items if isinstance(item, Decided) for state in item.inputs]
-        consumed = job.kept.consumed([state for state, _ in states])
-        if not _has(tree, goal) or any(consumed.get(state) != sha256(item.transaction_id).digest() for state, item in states):
+        consumed = job.kept.consumed([state for state, _ in goal.consumed])
+        if not goal.is_in(tree) or any(consumed.get(state) != consumer for state, consumer in goal.consumed):
             raise OutcomeUnknown(
                 f"`done` took effect, but the log that was read back differs: {tree.size} decisions with the root {tree.root.hex()}, not"
                 f" {goal.size} with {goal.root.hex()}, or other consumed states. Start no worker, and keep {self._work}"
@@ -483,13 +401,9 @@ class SalvageCommand:
 
     async def _place_key(self, job: "SalvageJob", choice: Choice | None, offset: int | None) -> int:
         await self._before_workers()
-        files, made = self._key_files, self._own_key(job)
+        made = self._own_key(job)
         assert made is not None
-        with keys.alone_with(files[0]):
-            history = keys.adopt(made, *files, self._config.origin, lost=self._arguments.lost)
-        # A crash before this line leaves the files: the next run finds the key in place.
-        for file in self._own_key_files():
-            file.unlink()
+        history = self._keys.adopt(made)
         self._goal_file.unlink()
         tree = job.kept.tree
         facts = {
@@ -500,8 +414,8 @@ class SalvageCommand:
             "root": tree.root.hex(),
             "verifier_key": history[-1].verifier_key,
             "endorsed": len(history) > 1,
-            "key_file": str(files[0]),
-            "key_history_file": str(files[1]),
+            "key_file": str(self._keys.key),
+            "key_history_file": str(self._keys.history),
             **({} if choice is None else {**facts_of(choice), "seals": self._sealed > 0}),
         }
         for line in () if self._arguments.json else after(facts, embedded=self._config.log.kind == "embedded"):
@@ -518,23 +432,6 @@ class SalvageCommand:
         elif text:
             print(text)
         return code
-
-
-class _Goal(msgspec.Struct, frozen=True):
-    """The log after the `done` of an attempt: number of decisions, root, and the items that the attempt put back."""
-
-    size: int
-    root: bytes
-    items: tuple[Item, ...]
-
-    def encode(self, first: int) -> bytes:
-        """Returns the content of the goal's file. `first`: the position of the first item."""
-        return f"{self.size} {self.root.hex()}\n".encode() + (encode_items(first, self.items) if self.items else b"")
-
-
-def _has(tree: TreeView, goal: _Goal) -> bool:
-    """Returns true if a tree begins with the tree of a goal."""
-    return 0 <= goal.size <= tree.size and (not goal.size or tree.over(0, goal.size) == goal.root)
 
 
 class SalvageJob(msgspec.Struct, frozen=True):
@@ -558,12 +455,6 @@ def _suspected(job: SalvageJob) -> dict[str, str]:
     writers = ", ".join(sorted(job.log.joiner.suspicions.open))
     found = {THE_LOG: f"{writers} saw another history" if writers else "", **{index.name: index.why_suspected() for index in job.indexes}}
     return {name: why for name, why in found.items() if why}
-
-
-def _number(key_file: Path) -> int:
-    """Returns the number of an attempt; -1 for a file that no attempt made."""
-    digits = key_file.stem.rpartition("-")[2]
-    return int(digits) if digits.isdecimal() else -1
 
 
 def _records(first: int, items: Sequence[Item]) -> Iterator[tuple[Item, ...]]:

@@ -16,5 +16,7 @@ The choice of the items is pure: the same sources give the same choice, also aft
 | `report` | describes the plan in words | yes |
 | `receipts` | reads and verifies receipts and requests that parties kept | no |
 | `indexes` | reads indexes and snapshots | no |
+| `goal` | the log as it must be after a salvage, and its file | yes |
+| `key_files` | this machine's key files, and the keys that attempts made | no |
 | `kept` | makes an index of the kept log | no |
 """

@@ -9,7 +9,7 @@ from notary.decision import hashes_of
 from notary.salvage.forest import compare_indexes, compare_receipts
 from notary.salvage.past import check_past
 from notary.salvage.statements import THE_LOG, ChoiceRefused, KeptLog, Receipt, Survivor, Witness
-from notary.tree import EMPTY_ROOT, TreeView, leaf_hash
+from notary.tree import TreeView, leaf_hash
 from ordering.salvage import Decided, Hashed, Item, Lost, lost_leaf
 
 LOST_MAX: Final = 1_000_000
@@ -59,7 +59,6 @@ class Choice(msgspec.Struct, frozen=True):
 
 def choose(log: KeptLog, indexes: Sequence[Survivor], receipts: Sequence[Receipt], *, lost_max: int = LOST_MAX) -> Choice:
     """Returns the items that the log lacks. Raises `ChoiceRefused` if the sources contradict each other or do not suffice."""
-    indexes = sorted(indexes, key=lambda index: -index.tree.size)
     trees: list[Witness] = [log, *indexes]
     compare_indexes(trees)
     largest = max(trees, key=lambda index: index.tree.size)
@@ -122,8 +121,7 @@ class _Known:
         for position, item in enumerate(items, self._first):
             mine = self.items.get(position)
             if not isinstance(mine, Decided):
-                if mine is None or isinstance(item, Decided):
-                    self._put(position, item, name)
+                self._put(position, item, name)
             elif isinstance(item, Decided) and item.inputs != mine.inputs:
                 raise ChoiceRefused(position, _two_lists(mine, item), [self.names[position]], [name])
 
@@ -149,7 +147,7 @@ class _Known:
 
     def take_hash(self, position: int, value: bytes, name: str) -> None:
         """Add the hash of a leaf, which a proof shows."""
-        if position >= self._first and position not in self.items:
+        if position not in self.items:
             self._put(position, Lost() if value == leaf_hash(lost_leaf(position)) else Hashed(value), name)
 
     def check_inputs(self) -> None:
@@ -178,12 +176,12 @@ def _roots(log: KeptLog, items: Sequence[Item], receipts: Sequence[Receipt]) -> 
     first, forked = log.tree.size, []
     end = first + len(items)
     sizes = iter(sorted({size for size, _ in checkpoints if size > first} | {end}))
-    roots = {size: log.tree.over(0, size) for size, _ in checkpoints if 0 < size <= first}
+    roots = {size: log.tree.over(0, size) for size, _ in checkpoints if size <= first}
     roots |= dict(_growing(log, items, sizes))
     for (size, root), name in sorted(checkpoints.items()):
-        if size and roots[size] != root:
+        if roots[size] != root:
             forked.append(ForkedCheckpoint(size, root, name))
-    return roots.get(end, EMPTY_ROOT), forked
+    return roots[end], forked
 
 
 def _growing(log: KeptLog, items: Sequence[Item], sizes: Iterator[int]) -> Iterator[tuple[int, bytes]]:

@@ -124,7 +124,7 @@ def _derive(largest: Witness, beyond: Nodes) -> None:
         if right is None and (high - middle) & (high - middle - 1):
             right = derive(middle, high)  # the incomplete subtree at the right edge of a smaller tree
         if left is None or right is None:
-            return derived.get((low, high))
+            return None
         found = node_hash(left[0], right[0]), right[1] if left[1] == largest.name else left[1]
         stated = derived.setdefault((low, high), found)
         if stated[0] != found[0]:

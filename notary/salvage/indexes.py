@@ -24,7 +24,6 @@ AT_ONCE: Final = 1_000
 """The number of decisions whose rows are looked up together."""
 _POSITION: Final = slice(TRANSACTION_ID_BYTES, None)
 """The bytes of a state's row that hold the position; they sort in its order."""
-_RESERVED: Final = rows.U64.pack(rows.RESERVED)
 
 Progress = Callable[[str, int, int | None], None]
 """Reports progress: (task, number done, total or None)."""
@@ -116,7 +115,7 @@ class StoredIndex:
         lowest = rows.U64.pack(first)
         with _sound(self.name):
             for number, (state, row) in enumerate(self._view.rows_of(STATES)):
-                if lowest <= row[_POSITION] < _RESERVED:
+                if row[_POSITION] >= lowest:  # reserved ones stand under a position that no decision has
                     found.setdefault(rows.state_of(row)[1], []).append(state)
                 if not number % 100_000:
                     self._progress("states of the index", number, None)

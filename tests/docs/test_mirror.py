@@ -34,7 +34,7 @@ PACKAGES = ("ordering", "payload", "joiner", "notary", "loadtest", "spark_join",
 DECLARATIONS = {"__init__", "__main__", "errors", "settings"}
 """The modules that only declare or start something: the tests of the modules that use them are enough."""
 RUN_BY = {
-    "ordering": ("tests/ordering", "local_reader memory pieces store topics salvage"),
+    "ordering": ("tests/ordering", "local_reader memory pieces store salvage"),
     "payload": ("tests/payload", "request strict_json"),
     "joiner": ("tests/joiner", "ready share"),
     "notary": ("tests/notary/http", "keyring open_log readiness self_check version wire worker"),
@@ -44,7 +44,7 @@ RUN_BY = {
     "notary/client": ("tests/notary/client", "answers request_file signer tls transport"),
     "notary/http": ("tests/notary/http", "awaited call health lifecycle machine openapi problems query writing"),
     "notary/index": ("tests/notary/index", "rocks rows tiles"),
-    "notary/salvage": ("tests/notary/salvage", "forest indexes kept past statements"),
+    "notary/salvage": ("tests/notary/salvage", "forest indexes past statements"),
     "notary/snapshots": ("tests/notary/snapshots", "make manifest"),
     "notary/tracing": ("tests/notary", "spans"),
     "notary/tree": ("tests/notary/tree", "hashing proofs tiles view"),

@@ -20,10 +20,13 @@ def opened(directory: Path) -> Iterator[Index]:
         index.close()
 
 
-def put_row(index: Index, family: str, key: bytes, value: bytes) -> None:
-    """Write a row into an open index directly, without the index's own code."""
+def put_row(index: Index, family: str, key: bytes, value: bytes | None) -> None:
+    """Write a row into an open index directly, or delete it (`value` None), without the index's own code."""
     batch = index._store.new_batch()
-    batch.put(key, value, index._store.handle(family))
+    if value is None:
+        batch.delete(key, index._store.handle(family))
+    else:
+        batch.put(key, value, index._store.handle(family))
     index._store.write(batch)
 
 

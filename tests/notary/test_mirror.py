@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from types import SimpleNamespace
@@ -13,8 +13,8 @@ import pytest
 
 from deploy.local import Cluster
 from notary import mirror
-from notary.mirror import LogMirror, OtherLog
-from ordering.errors import ConfigurationError, NotReady
+from notary.mirror import LogMirror, OtherLog, _Copy
+from ordering.errors import ConfigurationError, NotReady, OutOfRange
 from ordering.kafka import KafkaLog
 from ordering.log import ORDERING, LogOffsets, Record
 from ordering.topics import add_partitions, create_topics, free_records
@@ -133,13 +133,17 @@ async def test_a_record_without_the_key_hides_no_other(logs: Logs, copied_before
     assert len((await logs.read(logs.target))[ORDERING]) == 21
 
 
-async def test_a_mirror_continues_behind_its_last_record(logs: Logs) -> None:
+async def test_a_mirror_continues_behind_its_last_record(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """A mirror that has repeated some records, at its end, continues behind the place that its last record has in the log."""
+    monkeypatch.setattr(mirror, "LOOK_BACK", 1)
     await logs.put(logs.source, 2, *[b"%d" % number for number in range(8)])
+    await logs.put(logs.source, 1, b"at the same offset")
     async with logs.copying() as task:
         await logs.until_complete(task)
     first = (await logs.read(logs.target))[2]
-    await logs.repeat(first[5:7], 8)
+    await logs.repeat(first[5:7] * 2, 8)
     await logs.put(logs.source, 2, b"later")
     async with logs.copying() as task:
 
@@ -150,11 +154,16 @@ async def test_a_mirror_continues_behind_its_last_record(logs: Logs) -> None:
         await until(has_the_last, 0.2)
     values = [record.value for record in (await logs.read(logs.target))[2]]
     # The last record before the stop was the seventh, so the eighth is copied again.
-    assert values == [*[record.value for record in first], b"5", b"6", b"7", b"later"]
+    assert values == [*[record.value for record in first], b"5", b"6", b"5", b"6", b"7", b"later"]
+    assert "may lack records" not in caplog.text
 
 
-async def test_equal_records_hide_no_other(logs: Logs) -> None:
-    """If the mirror's last record is in the log twice, at the same time, the mirror continues behind the first one."""
+async def test_equal_records_hide_no_other(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the mirror's last record is in the log twice, at the same time, the mirror continues behind the first one.
+
+    The search begins behind that one.
+    """
+    monkeypatch.setattr(mirror, "LOOK_BACK", 1)
     async with logs.opened(logs.source) as log:
         writer = await log.open_writer()
         equal, between, last = [Record(ORDERING, 0, 1, b"key", value) for value in (b"equal", b"between", b"last")]
@@ -326,6 +335,20 @@ async def test_a_mirror_that_does_not_answer_was_not_compared() -> None:
     target.offsets = _ten_records
     await copying._report(copy)
     assert copying.compared_ms
+    assert copying.lag_records == 0
+
+
+async def test_the_lag_after_a_partition_lost_its_leader() -> None:
+    """It counts the records of that partition that were not copied before. Another one may have been read further meanwhile."""
+
+    async def offsets() -> Mapping[int, LogOffsets]:
+        return {ORDERING: LogOffsets(0, 8), 0: LogOffsets(0, 10)}
+
+    copying, copy = _quiet(SimpleNamespace(offsets=_ten_records))
+    copying._source.offsets = offsets  # type: ignore[method-assign]
+    copying._copied_to = {0: 6}
+    await copying._report(copy)
+    assert copying.lag_records == 3
 
 
 async def test_a_mirror_that_lost_its_beginning_is_not_copied_on(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,6 +406,166 @@ async def test_the_time_of_a_contradiction_begins_anew_after_an_interruption(mon
     problems = iter((OtherLog("lacks it"), OtherLog("lacks it")))
     with pytest.raises(ConfigurationError, match="lacks it"):
         await copying.run()
+
+
+class Brokers:
+    """A log or mirror with one payload partition, whose reader returns nothing."""
+
+    payload_partitions = 1
+    interruptions = 0
+
+    def __init__(self, payloads: LogOffsets) -> None:
+        self.payloads = payloads
+        self.position = payloads.log_end
+        self.clients_open = 0
+
+    async def offsets(self) -> Mapping[int, LogOffsets]:
+        return {ORDERING: LogOffsets(0, 0), 0: self.payloads}
+
+    async def has_partitions(self, count: int) -> None:
+        if count > 1:
+            raise NotReady("has no more")
+
+    async def open_reader(self, offsets_next: Mapping[int, int]) -> "Brokers":
+        self.begin = offsets_next
+        self.clients_open += 1
+        return self
+
+    async def open_writer(self) -> "Brokers":
+        self.clients_open += 1
+        return self
+
+    async def close(self) -> None:
+        self.clients_open -= 1
+
+    async def poll(self, timeout_ms: int) -> list[Record]:
+        await asyncio.sleep(0.01)
+        return []
+
+    def offset_next(self, partition: int) -> int:
+        return 0 if partition == ORDERING else self.position
+
+    def pause(self, partitions: Collection[int]) -> None:
+        self.paused = partitions
+
+
+def _between(source: Brokers, target: Brokers) -> Any:
+    return LogMirror(source, target, no_partitions)  # type: ignore[arg-type]
+
+
+async def test_a_contradiction_ends_once_the_records_were_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One long afterwards begins another time. Offsets that the log lacks are one too."""
+    monkeypatch.setattr(mirror, "CONTRADICTED_S", 0.1)
+    monkeypatch.setattr(mirror, "AGAIN_S", 0.2)
+    source, target = Brokers(LogOffsets(0, 0)), Brokers(LogOffsets(0, 0))
+    copying = _between(source, target)
+    problems = iter((OtherLog("lacks it"), None, asyncio.CancelledError()))
+
+    async def find(*_: object) -> list[Record]:
+        if problem := next(problems):
+            raise problem
+        return []
+
+    async def copy_with(*_: object) -> None:
+        raise OutOfRange("no records there")
+
+    monkeypatch.setattr(copying, "_find", find)
+    monkeypatch.setattr(copying, "_copy_with", copy_with)
+    with pytest.raises(asyncio.CancelledError):
+        await copying.run()
+    assert (source.clients_open, target.clients_open) == (0, 0)
+
+
+@pytest.mark.parametrize(("copied_to", "is_sought"), [(4, False), (3, True)])
+async def test_a_partition_whose_records_were_all_freed(copied_to: int, is_sought: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mirror's last record is in the log no more. If it was the log's last one, copying continues; otherwise records are missing."""
+    copying = _between(Brokers(LogOffsets(5, 5)), Brokers(LogOffsets(0, 5)))
+    copying._copied_to = {0: copied_to}
+    found: list[int] = []
+
+    async def last_records(offsets: Mapping[int, LogOffsets]) -> dict[int, Record]:
+        return {0: Record(0, 4, 1, b"key", b"value")}
+
+    async def find(copy: Any, sought: dict[int, Record], from_later: set[int]) -> list[Record]:
+        found.extend(sought)
+        raise NotReady("enough")
+
+    monkeypatch.setattr(copying, "_last_records", last_records)
+    monkeypatch.setattr(copying, "_find", find)
+    with pytest.raises(NotReady, match="enough"):
+        await copying._copy()
+    assert found == [0] * is_sought
+
+
+@pytest.mark.parametrize(
+    ("position", "offsets", "problem"),
+    [
+        (0, LogOffsets(0, 1), "do not return the last records of payload partition 0"),
+        (20, LogOffsets(0, 20), "payload partition 0 of the mirror ends with 10 offsets without a record"),
+    ],
+)
+async def test_a_mirror_without_its_last_record(position: int, offsets: LogOffsets, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its brokers do not return it, or only markers of transactions are where it should be."""
+    monkeypatch.setattr(mirror, "READ_S_MAX", 0.05)
+    target = Brokers(offsets)
+    target.position = position
+    with pytest.raises((NotReady, ConfigurationError), match=problem):
+        await asyncio.wait_for(_between(target, target)._last_records({0: offsets}), 5)
+    assert (target.begin, target.paused, target.clients_open) == ({0: max(0, offsets.log_end - 10)}, {ORDERING}, 0)
+
+
+async def test_a_record_that_is_not_behind_the_begin_may_be_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log's times may go back, so all records that were read may be earlier ones. Equal times after the first record do not matter.
+
+    A search may take any time while it gets records.
+    """
+    monkeypatch.setattr(mirror, "READ_S_MAX", 0.05)
+    log = Brokers(LogOffsets(0, 4))
+    copy = _Copy(log, frozenset({ORDERING, 0}), frozenset({ORDERING, 0}), {}, {ORDERING: 0, 0: 4})
+    records = [Record(0, offset, 4 + (offset > 1), b"key", b"%d" % offset) for offset in range(1, 4)]
+
+    polls = iter((records, records, records[:1], [], records[1:]))
+
+    async def poll(timeout_ms: int) -> list[Record]:
+        if found := next(polls):
+            await asyncio.sleep(0.1)
+            log.position = found[-1].offset + 1
+        return found
+
+    log.poll = poll  # type: ignore[method-assign]
+    copying = _between(log, log)
+    missing = msgspec.structs.replace(records[2], value=b"another")
+    for from_later, problem in ({0}, NotReady), (set[int](), OtherLog):
+        with pytest.raises(problem):
+            await copying._find(copy, {0: missing}, from_later)
+    assert copying._look_back == {0: 100}
+    assert await copying._find(copy, {0: records[2]}, {0}) == []
+    assert (copying._copied_to, copying._look_back) == ({0: 3}, {})
+
+
+async def test_payloads_are_appended_before_entries() -> None:
+    """A mirror that is failed over between the two then has no entry without its content."""
+    log = Brokers(LogOffsets(0, 2))
+    copying = _between(log, log)
+    copy = _Copy(log, frozenset({ORDERING, 0}), frozenset({ORDERING, 0}), {ORDERING: 0, 0: 0}, {})
+    appended: list[Record] = []
+
+    class Writer:
+        async def copy(self, partition: int, records: Sequence[Record], offset: int) -> int:
+            await asyncio.sleep(0.01)
+            appended.extend(records)
+            return offset + len(records)
+
+    async def poll(timeout_ms: int) -> list[Record]:
+        log.interruptions += 1
+        return records
+
+    log.poll = poll  # type: ignore[method-assign]
+    records = [Record(partition, offset, 1, b"key", b"value") for partition, offset in ((ORDERING, 0), (0, 0), (0, 1))]
+    with pytest.raises(NotReady, match="reading was interrupted"):  # then what was read may be of another log (R10)
+        await copying._copy_with(copy, Writer(), records)
+    assert [record.partition for record in appended] == [0, 0, ORDERING]
+    assert (copying.copied, copying._copied_to, copy.ends) == (3, {ORDERING: 0, 0: 1}, {ORDERING: 1, 0: 2})
 
 
 async def test_a_leader_that_is_lost_during_the_search_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,9 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
@@ -12,7 +14,7 @@ from deploy.local import Cluster
 from notary import topic_watch
 from notary.config import Config, load
 from notary.topic_watch import TopicWatch
-from ordering.connection import admin, finalized_features
+from ordering.connection import ClusterFacts, admin, describe_cluster, finalized_features
 from ordering.errors import ConfigurationError, NotReady
 from ordering.topics import add_partitions, create_topics, find_problems
 
@@ -152,8 +154,8 @@ async def test_features_that_are_too_low_are_a_problem(kafka_cluster: Cluster, k
 
 
 @pytest.mark.kafka
-async def test_partitions_are_added_once(kafka_cluster: Cluster, kafka_prefix: str) -> None:
-    """The payload topic grows; the same number, or fewer, changes nothing; a missing topic is an error."""
+async def test_partitions_are_added_once(kafka_cluster: Cluster, kafka_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The payload topic grows; the same number, or fewer, changes nothing, even if a broker knows fewer; a missing topic is an error."""
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, payload_partitions=1)
     for count in (3, 3, 2):
         await add_partitions(kafka_cluster.bootstrap, kafka_prefix, count)
@@ -161,3 +163,13 @@ async def test_partitions_are_added_once(kafka_cluster: Cluster, kafka_prefix: s
         assert made.existed
     with pytest.raises(ConfigurationError, match="does not exist"):
         await add_partitions(kafka_cluster.bootstrap, f"{kafka_prefix}-none", 3)
+    answers: list[ClusterFacts] = []
+
+    async def late(*arguments: Any) -> ClusterFacts:
+        answers.append(await describe_cluster(*arguments))
+        fewer = {name: msgspec.structs.replace(topic, replicas=topic.replicas[:1]) for name, topic in answers[-1].topics.items()}
+        return answers[-1] if len(answers) > 1 else msgspec.structs.replace(answers[-1], topics=fewer)
+
+    monkeypatch.setattr("ordering.topics.describe_cluster", late)
+    await add_partitions(kafka_cluster.bootstrap, kafka_prefix, 3)
+    assert len(answers) == 2

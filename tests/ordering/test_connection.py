@@ -1,10 +1,12 @@
-"""Tests the checks of broker addresses and topic names before any connection."""
+"""Tests the checks of broker addresses and topic names before any connection, and the deadline of administration."""
+
+import asyncio
 
 import pytest
 
 from ordering.connection import client_settings
-from ordering.errors import ConfigurationError
-from ordering.topics import topic_names
+from ordering.errors import ConfigurationError, NotReady
+from ordering.topics import find_problems, topic_names
 
 WRONG = ["", ",", "a,,b", ":9092", "a:b", "a:", "a:0", "a:65536", "a..b:9092", "[::1", "[::1]x", "h\udcff:1", f"{'a' * 64}:1", "ü" * 64]
 
@@ -23,6 +25,23 @@ def test_brokers_that_cannot_be_are_refused(bootstrap: str) -> None:
 def test_brokers_that_can_be_are_taken(bootstrap: str) -> None:
     """Host names, IPv4 and IPv6 addresses are accepted, with Kafka's usual port as the default."""
     assert client_settings(bootstrap, "test", None)["bootstrap_servers"] == bootstrap
+
+
+async def test_administration_keeps_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker may accept a connection and never reply. The client is closed then."""
+    closed = asyncio.Event()
+
+    class Hanging:
+        async def start(self) -> None:
+            await asyncio.Event().wait()
+
+        async def close(self) -> None:
+            closed.set()
+
+    monkeypatch.setattr("ordering.connection.AIOKafkaAdminClient", lambda **_: Hanging())
+    with pytest.raises(NotReady, match="host:1 did not answer within 50 ms"):
+        await asyncio.wait_for(find_problems("host:1", "p", timeout_ms=50), 5)
+    assert closed.is_set()
 
 
 @pytest.mark.parametrize("prefix", ["", "a b", "a/b", "ü", "\udcff", "a\n", "x" * 241])

@@ -1,4 +1,4 @@
-"""Tests `KafkaWriter` at moments that cannot be forced on brokers, with a producer that only waits."""
+"""Tests `ordering.kafka` at moments that cannot be forced on brokers, with clients that are replaced."""
 
 import asyncio
 from types import SimpleNamespace
@@ -6,20 +6,27 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.client import AIOKafkaClient
+from aiokafka.cluster import ClusterMetadata
+from aiokafka.errors import RecordListTooLargeError
+from aiokafka.producer.message_accumulator import BatchBuilder
 
 from joiner import DriverSettings
+from ordering.batches import WithoutHeaders
 from ordering.connection import METADATA_AGE_MS
-from ordering.endings import Producer
+from ordering.endings import Producer, stop_consumer
 from ordering.errors import NotReady, OutcomeUnknown
-from ordering.kafka import KafkaLog, KafkaTimeouts, KafkaWriter
-from ordering.log import ORDERING
+from ordering.interruptions import Interruptions
+from ordering.kafka import KafkaLog, KafkaReader, KafkaTimeouts, KafkaWriter
+from ordering.leadership import Leadership
+from ordering.log import ORDERING, Leader, LogOffsets, Record
 
 
 class SilentProducer:
     """A producer that never sends anything, and records whether it was abandoned."""
 
     def __init__(self) -> None:
-        self.abandoned = 0
+        self.abandoned = self.sends = 0
 
     async def wait_until_known(self, partition: TopicPartition) -> None:
         pass
@@ -29,6 +36,15 @@ class SilentProducer:
 
     async def abandon(self, timeout_s: float) -> None:
         self.abandoned += 1
+
+
+class FailingProducer(SilentProducer):
+    """A producer whose sends fail."""
+
+    async def send(self, *_: object) -> Any:
+        self.sends += 1
+        await asyncio.sleep(0)
+        raise RecordListTooLargeError
 
 
 def writer_on(producer: SilentProducer, append_ms: int) -> KafkaWriter:
@@ -61,6 +77,113 @@ async def test_close_fails_what_is_in_flight() -> None:
     await writer.close()
     assert {type(outcome) for outcome in await asyncio.gather(*appends, return_exceptions=True)} == {OutcomeUnknown}
     assert producer.abandoned == 1
+
+
+async def test_nothing_is_sent_after_a_failure() -> None:
+    """Not even an append that has waited for its turn: once its batch counts, the one that failed counts no more (R2)."""
+    producer = FailingProducer()
+    writer = writer_on(producer, append_ms=3_600_000)
+    outcomes = await asyncio.gather(*[writer.append(ORDERING, None, b"entry") for _ in range(2)], return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {OutcomeUnknown}
+    with pytest.raises(OutcomeUnknown, match="open another"):
+        await writer.append(ORDERING, None, b"entry")
+    assert producer.sends == 1
+
+
+async def test_a_reader_whose_fetching_ended_fails() -> None:
+    """It would return nothing, for ever; a reader that is closed while it polls returns nothing."""
+    consumer: Any = SimpleNamespace(_fetcher=SimpleNamespace(error_future=asyncio.get_running_loop().create_future()))
+    reader = KafkaReader(consumer, Interruptions(AIOKafkaClient()), WithoutHeaders(AIOKafkaClient()), {}, KafkaTimeouts())
+
+    async def nothing(**_: int) -> dict[TopicPartition, list[Any]]:
+        return {}
+
+    consumer.getmany = nothing
+    assert await reader.poll(0) == []
+    consumer._fetcher.error_future.set_result(None)
+    with pytest.raises(NotReady, match="its fetching task ended"):
+        await reader.poll(0)
+    with pytest.raises(NotReady, match="open another: its fetching task ended"):
+        await reader.poll(0)
+
+
+async def test_a_reader_pauses_only_its_own_partitions() -> None:
+    """The log may have more partitions than when the reader was opened."""
+    paused: list[TopicPartition] = []
+    consumer: Any = SimpleNamespace(pause=lambda *some: paused.extend(some), resume=lambda *some: None)
+    own = TopicPartition("p.payload", 0)
+    reader = KafkaReader(consumer, Interruptions(AIOKafkaClient()), WithoutHeaders(AIOKafkaClient()), {0: own}, KafkaTimeouts())
+    reader.pause({0, 1})
+    assert paused == [own]
+
+
+async def test_opening_a_client_keeps_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker may accept a connection and never reply. The client is closed then."""
+    log = KafkaLog({}, None, "p", 1, "id", KafkaTimeouts(open_ms=50))
+    closed: list[str] = []
+
+    class Hanging:
+        def __init__(self, *_: object, **__: object) -> None:
+            self._client = AIOKafkaClient()
+
+        async def start(self) -> None:
+            await asyncio.Event().wait()
+
+        async def abandon(self, limit_s: float) -> None:
+            closed.append("producer")
+
+    async def stop(consumer: Hanging, limit_s: float) -> None:
+        closed.append("consumer")
+
+    monkeypatch.setattr(log, "_consumer", Hanging)
+    monkeypatch.setattr("ordering.kafka.Producer", Hanging)
+    monkeypatch.setattr("ordering.kafka.stop_consumer", stop)
+    for opening in (log.open_writer(), log.open_reader({})):
+        with pytest.raises(NotReady, match="cannot be opened now"):
+            await asyncio.wait_for(opening, 5)
+    assert closed == ["producer", "consumer"]
+
+
+async def test_readers_ignore_leaders_of_the_past() -> None:
+    """So do writers (test_kafka.py, `test_former_leader_is_not_waited_for`)."""
+    consumer = KafkaLog({}, None, "p", 1, "id", KafkaTimeouts())._consumer(1_000)
+    assert isinstance(consumer._client._metadata_update.__self__, Leadership)
+    await stop_consumer(consumer, 1)
+
+
+@pytest.mark.parametrize("offset", [-1, 4])
+async def test_a_copy_at_another_offset_is_no_copy(offset: int) -> None:
+    """Another process has appended to the mirror, or the broker knows the batch already and does not name its offset."""
+
+    class ElsewhereProducer(SilentProducer):
+        def create_batch(self) -> BatchBuilder:
+            return BatchBuilder(1_000, 0)
+
+        async def send_batch(self, *_: object, **__: object) -> Any:
+            acknowledged = asyncio.get_running_loop().create_future()
+            acknowledged.set_result(SimpleNamespace(offset=offset))
+            return acknowledged
+
+    writer = writer_on(ElsewhereProducer(), append_ms=10_000)
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown, match="has a record of another process at offset 3"):
+            await writer.copy(ORDERING, [Record(ORDERING, 0, 1, b"key", b"value")], 3)
+
+
+async def test_a_partition_without_a_leader_is_left_out() -> None:
+    """Otherwise an append or a request for offsets there would hang, or fail for all partitions."""
+    log = KafkaLog({}, None, "p", 2, "id", KafkaTimeouts())
+    cluster = ClusterMetadata()
+    payloads: list[Any] = [(0, 0, 1, [1], [1], []), (0, 1, -1, [1], [1], [])]
+    topics = [(0, "p.ordering", False, payloads[:1]), (0, "p.payload", False, payloads)]
+    cluster.update_metadata(SimpleNamespace(API_VERSION=5, brokers=[(1, "host", 9_092, "x")], controller_id=1, topics=topics))
+
+    async def offsets(partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 7)
+
+    log._watcher = SimpleNamespace(_client=SimpleNamespace(cluster=cluster), beginning_offsets=offsets, end_offsets=offsets)
+    assert log.leaders() == {0: Leader("x")}
+    assert await log.offsets() == {ORDERING: LogOffsets(7, 7), 0: LogOffsets(7, 7)}
 
 
 async def test_an_append_waits_for_metadata_of_a_new_partition(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,11 +17,13 @@ ORDER = TopicPartition("order", 0)
 TOPIC, ANOTHER = uuid.UUID(int=1), uuid.UUID(int=2)
 BROKERS = (1, 2, 3)
 FOR_EVER_MS = 3_600_000
+AWAY = "away"
+"""The reply of a broker to which no connection can be made."""
 
 
-def answer(leader: int, epoch: int, topic_id: uuid.UUID = TOPIC, in_sync: Sequence[int] = BROKERS) -> Any:
+def answer(leader: int, epoch: int, topic_id: uuid.UUID = TOPIC, in_sync: Sequence[int] = BROKERS, nodes: Sequence[int] = BROKERS) -> Any:
     """Returns a broker's answer about one partition, in its wire form."""
-    brokers: list[Any] = [(node, "host", 9_092, None, {}) for node in BROKERS]
+    brokers: list[Any] = [(node, "host", 9_092, None, {}) for node in nodes]
     partitions: list[Any] = [(0, 0, leader, epoch, list(BROKERS), list(in_sync), [], {})]
     topics: list[Any] = [(0, "order", topic_id, False, partitions, 0, {})]
     response = TopicsRequest([]).build(TopicsRequest._CLASSES[0]).RESPONSE_TYPE
@@ -43,6 +45,8 @@ class Brokers:
     async def _connect(self, node: int) -> Any:
         self.asked.append(node)
         reply = self.replies[node]
+        if reply == AWAY:
+            return None
 
         class Connection:
             async def send(self, request: TopicsRequest) -> Any:
@@ -117,12 +121,23 @@ async def test_a_topic_made_anew_begins_anew() -> None:
     assert await brokers.leader() == (True, 2)
 
 
+async def test_connecting_has_a_deadline_of_its_own() -> None:
+    """A broker that is cut off is left soon. A fetch may take longer."""
+    client = Brokers(connect_ms=1_500)._client
+    assert client._request_timeout_ms == 1_500
+    assert (await client._get_conn(1))._request_timeout == 40
+
+
 async def test_a_silent_broker_is_passed_over() -> None:
-    """A broker that does not answer in time is skipped; one that breaks the connection is skipped at once."""
+    """A broker that does not answer in time is skipped; one that breaks the connection, or knows no brokers yet, is skipped at once."""
     brokers = Brokers(connect_ms=1)
     brokers.replies |= {1: None, 2: KafkaConnectionError("broken")}
     for _ in range(3):
         assert await brokers.leader() == (True, 1)
     assert brokers.asked.count(3) == 3
+    brokers.replies |= {1: AWAY, 2: answer(1, 5, nodes=())}
+    for _ in range(3):
+        assert await brokers.leader() == (True, 1)
+        assert brokers.asked[-1] == 3
     brokers.replies[3] = None
     assert await brokers.leader() == (False, 1)

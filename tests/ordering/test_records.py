@@ -288,7 +288,7 @@ def test_the_error_names_the_problem(data: bytes | None, why: str) -> None:
 
 HEAD = b"\x02\x0b" + KEY_1 + SEEN
 ITEMS = HEAD + b"\1" + struct.pack(">Q", 9)
-OTHER_KIND = STATE_1 + b"\1" + HASH
+OTHER_KIND = CONFLICTS[:CONFLICT_BYTES] + STATE_2 + b"\1" + HASH
 
 
 def an_item(leaf: bytes, rest: bytes = bytes(4)) -> bytes:
@@ -320,7 +320,7 @@ def an_item(leaf: bytes, rest: bytes = bytes(4)) -> bytes:
         (an_item(item_leaf(9, 0, CONFLICTS, 2), CONFLICTS + bytes(4)), "not those of its leaf"),
         (an_item(item_leaf(9, 1, CONFLICTS, 2), CONFLICTS[:-1] + b"\0" + bytes(4)), "not those of its leaf"),
         (an_item(item_leaf(9, 2, CONFLICTS, 2), CONFLICTS + bytes(4)), "another kind than its outcome"),
-        (an_item(item_leaf(9, 1, OTHER_KIND, 1), OTHER_KIND + bytes(4)), "another kind than its outcome"),
+        (an_item(item_leaf(9, 1, OTHER_KIND, 2), OTHER_KIND + bytes(4)), "another kind than its outcome"),
         (an_item(item_leaf(9, 1, CONFLICTS[:69] * 2, 2), CONFLICTS[:69] * 2 + bytes(4)), "do not ascend"),
         (an_item(item_leaf(9, 0), b"\0\0\0\2" + STATE_2 + STATE_1), "do not ascend"),
         (an_item(item_leaf(9, 3), b"\0\0\0\1" + STATE_1), "is a rejection and consumes 1 states"),
@@ -349,6 +349,12 @@ def test_each_form_of_an_item_has_its_leaf() -> None:
     assert (COMMITTED.transaction_id, COMMITTED.log_time_ms) == (ID_2, 5)
     assert leaf_of(Lost(), 258) == b"notary/lost/v1\n\0\0\0\0\0\0\1\2"
     assert leaf_of(Hashed(ROOT), 9) == b""
+
+
+def test_an_item_may_have_the_last_position() -> None:
+    """All positions are below 2^64."""
+    record = SalvageItems(KEY_1, VIEW, 2**64 - 1, (Lost(),))
+    assert decode(encode(record) + SIGNATURE, ALL_FORMATS) == record
 
 
 @given(RECORDS, st.integers(0, 255))

@@ -74,8 +74,10 @@ def test_what_no_worker_writes_is_a_corrupt_record(value: bytes, message: str) -
 
 
 def test_a_large_batch_is_decoded_in_pieces() -> None:
-    """Two thousand submissions of one state each, or twenty of a hundred, take one piece for each thousand requests and states."""
+    """Many submissions of one state each, some of a hundred, or one large request take a piece for each thousand requests and states."""
     small, large = submission("A", 1), submission("A", *range(100))
-    for batch, pieces in (([small] * 2_000, 4), ([large] * 20, 4)):
+    request = {"inputs": [f"{'ab' * 32}:{index}" for index in range(4_000)], "content_hash": "00" * 32}
+    single = decode_submission(json.dumps({"party": "A", "signature": "AAAA", "requests": [request]}).encode(), NOTARY)
+    for batch, pieces in (([small] * 2_000, 4), ([large] * 20, 4), ([single], 5)):
         decoding = decode_requests_in_pieces(encode_batch([each.encoded for each in batch]), NOTARY)
         assert sum(1 for _ in decoding) in range(pieces - 1, pieces + 2)

@@ -3,6 +3,7 @@
 tests/notary/http/test_reads.py has a worker verify signatures.
 """
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,3 +37,30 @@ def test_reading_is_total(headers: list[tuple[bytes, bytes]]) -> None:
     except Malformed:
         return
     assert (found is None) == all(name == b"host" for name, _ in headers)
+
+
+GOOD = parameters_of("P", "N", 5)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "signature", "problem"),
+    [
+        (GOOD.replace('"@query"', '"@query" "@path"'), "AAAA", "each once, and nothing else"),
+        (f'{GOOD};unknown="x"', "AAAA", "give created, keyid and tag, each once"),
+        (GOOD.replace("=5", '="5"'), "AAAA", "created and expires are numbers"),
+        (GOOD.replace('"P"', "5"), "AAAA", "all other parameters are strings"),
+        (GOOD, "AAA==", "the signature is base64"),
+    ],
+)
+def test_another_form_is_malformed(parameters: str, signature: str, problem: str) -> None:
+    """There is one form of a signature, as docs/http.md has it."""
+    with pytest.raises(Malformed, match=problem):
+        read_signature([(b"signature-input", f"sig={parameters}".encode()), (b"signature", f"sig=:{signature}:".encode())])
+
+
+def test_the_order_of_components_is_the_clients() -> None:
+    """The signed bytes have the lines in that order."""
+    parameters = GOOD.replace('"@method" "@path"', '"@path" "@method"')
+    found = read_signature([(b"signature-input", f"sig={parameters}".encode()), (b"signature", b"sig=:AAAA:")])
+    assert found is not None
+    assert found.message("GET", "/a", "").startswith(b'"@path": /a\n"@method": GET\n"@query": ?\n')

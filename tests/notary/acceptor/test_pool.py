@@ -10,6 +10,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -18,8 +19,8 @@ import pytest
 from loadtest.rig.machine import family
 from notary.acceptor import AcceptorPool
 from notary.acceptor.link import Link
-from notary.acceptor.messages import AdmissionState, Answered
-from notary.acceptor.pool import PINGS_MAX, _bound_again
+from notary.acceptor.messages import AcceptorSettings, AdmissionState, Answered
+from notary.acceptor.pool import PINGS_MAX, _bound_again, _Process
 from notary.config import load
 from notary.http import App, bind
 from ordering.errors import ConfigurationError, Fatal, FatalCode
@@ -181,15 +182,18 @@ async def test_a_process_that_cannot_be_made_leaves_its_connections_to_the_other
     pool = AcceptorPool(config, App(), log_level="warning", log_json=False)
     await pool.start()
     started = pool._started
+    tries_s: list[float] = []
 
     async def failed(at: int) -> Any:
+        tries_s.append(time.monotonic())
         raise OSError("Cannot allocate memory")
 
     try:
         with monkeypatch.context() as meanwhile:
             meanwhile.setattr(pool, "_started", failed)
             pool._processes[1]._process.kill()
-            await asyncio.to_thread(until, lambda: listening_on(pool.url) == 1)
+            await asyncio.to_thread(until, lambda: listening_on(pool.url) == 1 and len(tries_s) > 4)
+            assert tries_s[-1] - tries_s[0] > 0.09 * (len(tries_s) - 1), "it rests in between"
         assert pool._started == started
         await asyncio.to_thread(until, lambda: listening_on(pool.url) == 2)
     finally:
@@ -226,6 +230,44 @@ async def test_a_process_that_hangs_is_replaced(own_directory: NotaryDirectory, 
                 await asyncio.sleep(0.01)
         assert states[-1].ticket_key, "the successor knows the state of the gate"
         assert (await service.post(bank.body(spend()))).status_code == 200
+
+
+async def test_each_process_has_its_share_of_the_limits(own_directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is rounded up, so that no limit becomes 0, which is no limit."""
+    limits = {"http.connections_max": 10, "http.connections_per_address_max": 2, "limits.pending_bytes_max": 2**23}
+    config = load(own_directory.config, {"worker.name": "w", "http.listen": "127.0.0.1:0", "http.acceptor_processes": 3, **limits}, {})
+    pool = AcceptorPool(config, App(), log_level="warning", log_json=False)
+    given: list[AcceptorSettings] = []
+
+    class NoProcess:
+        def __init__(self, settings: AcceptorSettings, *_: object) -> None:
+            given.append(settings)
+
+        async def connect(self) -> None:
+            pass
+
+        def send(self, message: object) -> None:
+            pass
+
+    monkeypatch.setattr("notary.acceptor.pool._Process", NoProcess)
+    await pool._started(2)
+    await pool.stop(1)
+    [settings] = given
+    assert settings.process == "w/3"
+    assert (settings.http.connections_max, settings.http.connections_per_address_max, settings.bytes_max) == (4, 1, 2_796_203)
+
+
+async def test_only_a_process_that_has_served_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine it may take long to start. If it were killed then, its successor would be killed too, for ever."""
+    monkeypatch.setattr("notary.acceptor.pool.PING_S", 0.001)
+    ended = asyncio.Event()
+    process: Any = SimpleNamespace(ended=ended, served=False, name="w/1", _pings=0, send=lambda message: None)
+    process._process = SimpleNamespace(kill=ended.set)
+    watching = asyncio.create_task(_Process.watch(process))
+    await asyncio.sleep(0.1)
+    assert not ended.is_set()
+    process.served = True
+    await asyncio.wait_for(watching, 30)
 
 
 # ---- what is counted ----

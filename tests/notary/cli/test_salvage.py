@@ -10,18 +10,21 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from notary import cli, keys
+from notary.access import alone_in
 from notary.agreement import Agreement
-from notary.cli import salvage
+from notary.cli import failover, salvage
 from notary.cli.owner import CommandOutcome, OwnedLog
 from notary.cli.replay import Replay
 from notary.config import load
 from notary.index import rows, viewing
 from notary.index.index import _encode
+from notary.salvage import indexes
 from notary.salvage.statements import THE_LOG, ChoiceRefused
 from notary.verify import decision_and_receipt, verify_receipt
 from ordering.durable import move_into_place
@@ -29,6 +32,7 @@ from ordering.embedded import EmbeddedLog
 from ordering.errors import NotaryError, NotReady, OutOfRange
 from ordering.log import ORDERING, LogOffsets
 from ordering.records import Entry, Key, OwnerRecord, SalvageBegin, decode
+from ordering.salvage import Hashed, encode_items
 from ordering.signatures import SigningKey, endorse_key
 from ordering.store import KEY, open_store
 from tests.kafka.reading_back import read_log_records
@@ -78,10 +82,10 @@ class Wreck:
         assert found == code, printed.out + printed.err
         return {**(json.loads(printed.out) if printed.out else {}), "stderr": printed.err}
 
-    def plan(self, *arguments: object) -> str:
+    def plan(self, *arguments: object, code: int = 0) -> str:
         """Returns the plan of `notary salvage` for people."""
         self._capsys.readouterr()
-        assert cli.main(["salvage", "--config", str(self.directory.config), "--plan", *map(str, arguments)]) == 0
+        assert cli.main(["salvage", "--config", str(self.directory.config), "--plan", *map(str, arguments)]) == code
         return self._capsys.readouterr().out
 
     def receipts(self, places: Sequence[int], *, requests: bool = True) -> Path:
@@ -150,8 +154,10 @@ def wreck(intact: Wreck) -> Wreck:
     return intact
 
 
-def test_an_index_gives_everything_back(wreck: Wreck, bank: Bank) -> None:
+def test_an_index_gives_everything_back(wreck: Wreck, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log loses its end; a surviving index gives all of it back: a worker on an empty disk has the same decisions and the same root."""
+    monkeypatch.setattr(salvage, "ITEMS_BYTES", 500)  # several records
+    monkeypatch.setattr(indexes, "AT_ONCE", 4)
     owner_key = wreck.directory.path / "owner-key.pem"
     owner_key.rename(owner_key.with_name("elsewhere"))
     assert wreck.salvage("--index", wreck.index, "--plan")["decisions_put_back"] == 6
@@ -163,13 +169,15 @@ def test_an_index_gives_everything_back(wreck: Wreck, bank: Bank) -> None:
         assert client.decide(bank, wreck.requests[1])[0]["position"] == 7
         again = client.decide(bank, spend(wreck.requests[0]["inputs"][0]))[0]
         assert (again["reason"], again["position"]) == ("input-conflict", 12)
+    assert wreck.salvage("--index", wreck.index, "--plan")["done"] is False, "an index that is smaller than the log has nothing for it"
 
 
 def test_a_payload_topic_that_lost_its_end(intact: Wreck, bank: Bank) -> None:
     """Only the payload partitions lose their end: the entry without content is sealed, and an index gives everything back."""
     intact.cut([partition for partition in intact.ends if partition != ORDERING])
     plan = intact.salvage("--index", intact.index, "--plan")
-    assert (plan["seals"], plan["decisions_put_back"]) == (True, 6)
+    assert (plan["seals"], plan["decisions_put_back"], plan["waiting"]) == (True, 6, [[place, place] for place in range(6, 12)])
+    assert plan["suspected"] == {}
     done = intact.salvage("--index", intact.index, "--yes")
     assert (done["decisions"], done["root"]) == (12, intact.root)
     with intact.serving() as client:
@@ -188,6 +196,9 @@ def test_receipts_without_an_index(wreck: Wreck, bank: Bank) -> None:
         coin = wreck.requests[0]["inputs"][0]
         # The coin is reserved for its first spender, whose decision nobody has.
         assert client.decide(bank, spend(coin))[0]["reason"] == "input-conflict"
+    fresh = wreck.directory.path / "index" / "fresh"
+    assert wreck.salvage("--index", fresh, "--plan")["done"] is False, "the coin is reserved there too"
+    with wreck.serving() as client:
         assert client.decide(bank, wreck.requests[0])[0]["outcome"] == "committed"
 
 
@@ -213,6 +224,7 @@ def test_a_log_that_went_on(wreck: Wreck, bank: Bank) -> None:
     named = decode(records[refused["until"]].value)
     assert isinstance(named, Entry)
     assert bytes.fromhex(decision["transaction_id"]) in named.transaction_ids
+    assert "copy the log up to before position 6" in wreck.plan("--index", wreck.index, code=1), "no archive has an embedded log"
 
 
 @pytest.mark.parametrize("problem", [NotReady("the log returned no record for 30 s"), OutOfRange("Kafka has no records at these offsets")])
@@ -278,7 +290,7 @@ def test_a_machine_without_the_present_key(wreck: Wreck) -> None:
     """Without the notary's present key, which has to endorse the new one, nothing is appended."""
     before = log_ends(wreck.directory.path)
     (wreck.directory.path / "notary-key.pem").unlink()
-    assert "notary-key.pem" in wreck.salvage("--index", wreck.index, "--yes", code=2)["stderr"]
+    assert "notary-key.pem, the notary's present key, which endorses" in wreck.salvage("--index", wreck.index, "--yes", code=2)["stderr"]
     assert log_ends(wreck.directory.path) == before
 
 
@@ -287,12 +299,17 @@ def test_sources_that_are_none(intact: Wreck, tmp_path: Path) -> None:
     folder = intact.receipts([1])
     changed = {**intact.decisions[1], "log_time": 1}
     (folder / "decisions.jsonl").write_text("\n" + json.dumps(changed))
-    assert "decisions.jsonl:2 does not verify: wrong-root" in intact.salvage("--receipts", folder, "--plan", code=2)["stderr"]
+    refused = intact.salvage("--receipts", folder, "--plan", code=2)["stderr"]
+    assert "decisions.jsonl:2 does not verify: wrong-root" in refused
+    assert "lost a rotation" not in refused
     other = NotaryDirectory.create(tmp_path / "other")
     with serving(other.config):
         pass
     assert "is of another log" in intact.salvage("--index", other.path / "index" / "worker-1", "--plan", code=2)["stderr"]
     assert "there is no index in" in intact.salvage("--index", tmp_path, "--plan", code=2)["stderr"]
+    with opened(intact.index) as index:
+        put_row(index, "meta", rows.AGREEMENT_KEY, _encode(Agreement(quarantined="a row is rotten")))
+    assert "is known to be wrong: a row is rotten. Leave it out" in intact.salvage("--index", intact.index, "--plan", code=2)["stderr"]
 
 
 def test_a_plan_with_a_source_that_is_not_utf8(intact: Wreck) -> None:
@@ -349,6 +366,48 @@ def test_a_crash_before_any_record(wreck: Wreck, appended: int, monkeypatch: pyt
     assert (again["decisions"], again["root"], again["resumed"]) == (12, wreck.root, appended == 4)
     with wreck.serving() as client:
         wreck.check(client, range(6))
+
+
+def test_a_crash_behind_a_seal(intact: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind it no record of a worker counts before a `done`, so the salvage is completed even without a source."""
+    intact.cut([partition for partition in intact.ends if partition != ORDERING])
+    with monkeypatch.context() as patch:
+        patch.setattr(OwnedLog, "append", die)
+        intact.salvage("--yes", code=2)
+    done = intact.salvage("--yes")
+    assert (done["done"], done["decisions"]) == (True, 6)
+
+
+def test_a_crash_before_the_goal_is_removed(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key is in place, and only that file is left."""
+    unlink = Path.unlink
+
+    def dying(file: Path, missing_ok: bool = False) -> None:
+        if file.name == "goal" and not missing_ok:
+            raise KeyboardInterrupt
+        unlink(file, missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", dying)
+        wreck.salvage("--index", wreck.index, "--yes", code=2)
+    assert wreck.salvage("--index", wreck.index, "--yes")["done"] is False
+
+
+def test_one_command_works_in_a_folder(wreck: Wreck) -> None:
+    """Two would write into one index."""
+    work = wreck.directory.path / "salvage"
+    work.mkdir()
+    with alone_in(work, ""):
+        assert f"another process works in the folder {work}" in wreck.salvage("--plan", code=2)["stderr"]
+
+
+def test_items_are_divided_among_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record has no more bytes of items than the limit, unless one item alone has more."""
+    items = [Hashed(bytes(32))] * 5
+    two = 2 * len(encode_items(0, items[:1]))
+    for limit, counts in ((1, [1] * 5), (two - 1, [1] * 5), (two, [2, 2, 1]), (1_000, [5])):
+        monkeypatch.setattr(salvage, "ITEMS_BYTES", limit)
+        assert [len(some) for some in salvage._records(7, items)] == counts
 
 
 @pytest.mark.parametrize("before", [1, 2, 3])
@@ -484,6 +543,16 @@ def test_a_machine_that_missed_a_rotation(intact: Wreck, sealed: bool) -> None:
     assert len(known_keys(intact)) == 2 + sealed
 
 
+def test_a_key_that_does_not_end_its_history(wreck: Wreck) -> None:
+    """The salvage's key could not be placed behind it, so nothing is appended."""
+    former = key_files(wreck)["notary-key.pem"]
+    assert cli.main(["key", "rotate", "--config", str(wreck.directory.config)]) == 0
+    put(wreck, {"notary-key.pem": former})
+    before = log_ends(wreck.directory.path)
+    assert "notary-keys.json" in wreck.salvage("--index", wreck.index, "--yes", code=2)["stderr"]
+    assert log_ends(wreck.directory.path) == before
+
+
 def test_a_rotation_that_is_not_in_place(intact: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
     """The key in force is only prepared here, since `key rotate` was killed: the command completes the rotation first."""
     with monkeypatch.context() as patch:
@@ -503,13 +572,15 @@ def test_a_log_that_lost_a_rotation(intact: Wreck) -> None:
     assert known_keys(intact)[:-1] == before
 
 
-def decide_once(directory: NotaryDirectory, bank: Bank) -> dict[str, Any]:
+def decide_once(directory: NotaryDirectory, bank: Bank, request: RequestObject | None = None) -> dict[str, Any]:
     """Have a worker with the index `fresh` decide one transaction. Returns the decision with its receipt."""
     with serving(directory.config, "fresh") as client:
-        return decide(client, bank, spend())[0]
+        return decide(client, bank, request or spend())[0]
 
 
-def lose_a_rotation(wreck: Wreck, bank: Bank, *, with_content: bool = False) -> tuple[Path, str, dict[str, Any]]:
+def lose_a_rotation(
+    wreck: Wreck, bank: Bank, request: RequestObject | None = None, *, with_content: bool = False
+) -> tuple[Path, str, dict[str, Any]]:
     """Rotate to a prepared key, decide, and lose all of that. The machine has the prepared files again, not in place.
 
     `with_content`: the log also loses the content of the last entry before it. Returns the index that has all, the new key, and a decision
@@ -524,7 +595,7 @@ def lose_a_rotation(wreck: Wreck, bank: Bank, *, with_content: bool = False) -> 
     files = [directory.path / f"{name}{suffix}" for name in key_files(wreck) for suffix in ("", keys.NEXT)]
     prepared = {file: file.read_bytes() for file in files}
     assert cli.main(["key", "rotate", "--config", str(directory.config)]) == 0
-    answer = decide_once(directory, bank)
+    answer = decide_once(directory, bank, request)
     new = known_keys(wreck)[-1]
     wreck.ends = {partition: after[partition] if partition == ORDERING else before[partition] for partition in after}
     wreck.cut()
@@ -534,10 +605,16 @@ def lose_a_rotation(wreck: Wreck, bank: Bank, *, with_content: bool = False) -> 
     return directory.path / "index" / "fresh", new, answer
 
 
-def test_a_lost_rotation_whose_key_is_prepared(intact: Wreck, bank: Bank) -> None:
-    """The log lost a rotation, and an index shows it. The command puts the prepared key in place, so its receipts stay good."""
-    index, new, answer = lose_a_rotation(intact, bank)
-    assert intact.salvage("--index", index, "--yes")["done"]
+@pytest.mark.parametrize("by", ["index", "receipts"])
+def test_a_lost_rotation_whose_key_is_prepared(intact: Wreck, bank: Bank, by: str) -> None:
+    """The log lost a rotation, and a source shows it. The command puts the prepared key in place, so its receipts stay good."""
+    request = spend()
+    index, new, answer = lose_a_rotation(intact, bank, request)
+    receipts = intact.directory.path / "receipts.json"
+    receipts.write_text(json.dumps([answer, request]))
+    source = [f"--{by}", index if by == "index" else receipts]
+    assert intact.salvage(*source, "--plan")["keys_missing"] == []
+    assert intact.salvage(*source, "--yes")["done"]
     assert known_keys(intact)[-2] == new
     decision, receipt = decision_and_receipt(answer)
     assert receipt is not None
@@ -575,7 +652,8 @@ def test_receipts_from_before_a_lost_key(wreck: Wreck) -> None:
     """A lost key has endorsed no other, so the key history begins anew. The log has the owner's word for the keys before."""
     (wreck.directory.path / "notary-key.pem").rename(wreck.directory.path / "former.pem")
     assert cli.main(["key", "rotate", "--lost", "--config", str(wreck.directory.config)]) == 0
-    assert wreck.salvage("--receipts", wreck.receipts([2, 4]), "--plan")["decisions_put_back"] == 2
+    plan = wreck.salvage("--receipts", wreck.receipts([2, 4]), "--plan")
+    assert (plan["decisions_put_back"], plan["keys_missing"]) == (2, [])
 
 
 def lose_key(wreck: Wreck, *names: str) -> None:
@@ -817,7 +895,7 @@ def test_a_failed_comparison_is_repeated(wreck: Wreck, monkeypatch: pytest.Monke
     """The log that is read back has other consumed states: each later run compares again, and puts no key in place."""
     before = key_files(wreck)
     with monkeypatch.context() as patch:
-        patch.setattr("notary.cli.salvage.sha256", hashlib.sha512)
+        patch.setattr("notary.salvage.goal.sha256", hashlib.sha512)
         for _ in range(2):
             assert "Start no worker" in wreck.salvage("--index", wreck.index, "--yes", code=2)["stderr"]
         assert key_files(wreck) == before
@@ -878,21 +956,30 @@ def test_a_hash_is_final(wreck: Wreck) -> None:
     with wreck.serving() as client:
         wreck.check(client, [3])
         assert client.get(f"/v1/transactions/{wreck.decisions[2]['transaction_id']}").status_code == 404
+    assert wreck.salvage("--index", wreck.directory.path / "index" / "fresh", "--plan")["done"] is False, "that index has the hash too"
 
 
 @pytest.mark.parametrize(
-    ("place", "family", "why"),
+    ("place", "what", "why"),
     [
-        (3, "decisions", "its decision at position 9 is not the leaf of its tree"),
-        (2, "states", "the item at position 8 is a rejection and consumes 1 states"),
+        (3, "a decision", "its decision at position 9 is not the leaf of its tree"),
+        (2, "a state", "the item at position 8 is a rejection and consumes 1 states"),
+        (3, "no decision", "it has no decision of the transaction at position 9"),
+        (3, "no position", "it has no position 9"),
+        (5, "no position", "its positions end at 11, and its tree at 12"),
     ],
 )
-def test_an_index_with_a_wrong_row(wreck: Wreck, place: int, family: str, why: str) -> None:
-    """An index is no source if a decision is not the leaf of its tree, or if no record can hold an item of it."""
-    id_ = bytes.fromhex(wreck.decisions[place]["transaction_id"])
-    row = (bytes(36), rows.state_row(id_, wreck.decisions[place]["position"])) if family == "states" else (id_, bytes(17))
+def test_an_index_with_a_wrong_row(wreck: Wreck, place: int, what: str, why: str) -> None:
+    """An index is no source if a decision is missing or not the leaf of its tree, or if no record can hold an item of it."""
+    id_, position = bytes.fromhex(wreck.decisions[place]["transaction_id"]), wreck.decisions[place]["position"]
+    row: tuple[str, bytes, bytes | None] = {
+        "a decision": ("decisions", id_, bytes(17)),
+        "a state": ("states", bytes(36), rows.state_row(id_, position)),
+        "no decision": ("decisions", id_, None),
+        "no position": ("positions", rows.U64.pack(position), None),
+    }[what]
     with opened(wreck.index) as index:
-        put_row(index, family, *row)
+        put_row(index, *row)
     assert why in wreck.salvage("--index", wreck.index, "--plan", code=2)["stderr"]
 
 
@@ -932,6 +1019,94 @@ def test_freed_contents_need_a_snapshot(intact: Wreck, monkeypatch: pytest.Monke
         assert cli.main([*found[3].split(), *config]) == 0
         patch.delenv("NOTARY_INDEX_DIRECTORY")
         assert intact.salvage("--plan")["kept"] == 12
+
+
+class Mirror:
+    """A wreck whose log takes the place of a mirror in Kafka, so that `notary failover` runs without brokers."""
+
+    def __init__(self, wreck: Wreck, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.wreck, self._capsys = wreck, capsys
+        self.has_append_times = False
+        config = load(wreck.directory.config)
+
+        async def uses_append_times(*_: object) -> bool:
+            return self.has_append_times
+
+        monkeypatch.setattr(failover, "source_and_target", lambda arguments: (config, config))
+        monkeypatch.setattr(failover, "uses_append_times", uses_append_times)
+        monkeypatch.setattr(failover, "use_append_times", self.use_append_times)
+        monkeypatch.setattr(failover, "QUIET_S", 0.0)
+
+    async def use_append_times(self, *_: object) -> None:
+        """No worker has the failover's key before that."""
+        assert (self.wreck.directory.path / "failover" / "key-0.pem").exists()
+        self.has_append_times = True
+
+    def failover(self, *arguments: object, code: int = 0) -> str:
+        """Run the command, which should exit with that code. Returns what it printed, and its complaints."""
+        self._capsys.readouterr()
+        given = ["failover", "--to", "mirror-1:9092", "--config", str(self.wreck.directory.config), *map(str, arguments)]
+        found = cli.main(given)
+        printed = self._capsys.readouterr()
+        assert found == code, printed.out + printed.err
+        return printed.out + printed.err
+
+
+@pytest.fixture
+def mirror(wreck: Wreck, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Mirror:
+    """A mirror that has the first of two rounds of decisions."""
+    return Mirror(wreck, monkeypatch, capsys)
+
+
+def test_a_failover_names_the_answers_that_stand(mirror: Mirror) -> None:
+    """They are those that the mirror has, and those of the sources. It is made even if nothing is put back."""
+    stand, put_back = "for positions up to 5 stand", "for those that are put back too"
+    plan = mirror.failover("--plan")
+    assert stand in plan
+    assert put_back not in plan
+    assert "All others from position 6 on" in plan
+    assert "nothing was appended" in plan
+    plan = mirror.failover("--plan", "--index", mirror.wreck.index)
+    assert plan.index(stand) < plan.index(put_back)
+    assert "[log] bootstrap = " in mirror.failover("--yes")
+    assert mirror.has_append_times
+    assert len(known_keys(mirror.wreck)) == 2
+    assert "are no mirror: they have the brokers' append times" in mirror.failover("--yes", code=2)
+
+
+def test_a_failover_killed_before_the_append_times_is_completed(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next run finds its own key in force, also if the topics have the brokers' append times already."""
+    for step in ((failover, "use_append_times"), (keys, "adopt")):
+        with monkeypatch.context() as patch:
+            patch.setattr(*step, die)
+            mirror.failover("--yes", code=2)
+        assert mirror.has_append_times == (step[0] is keys)
+        assert len(known_keys(mirror.wreck)) == 1
+    assert "completed      a salvage that took effect in an earlier run" in mirror.failover("--yes")
+    assert len(known_keys(mirror.wreck)) == 2
+
+
+@pytest.mark.parametrize(("ends", "code"), [((5, 8, 8, 8), 0), ((5, 8, 8, 10), 2)])
+def test_a_mirror_that_grows_is_refused(mirror: Mirror, ends: Sequence[int], code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records in flight may still arrive while the command looks for the first time. A partition may have no leader meanwhile."""
+    coming = failover._coming
+    looks = [{ORDERING: LogOffsets(0, end), **({1: LogOffsets(0, 4)} if end == 5 else {})} for end in ends]
+
+    async def offsets() -> Mapping[int, LogOffsets]:
+        return looks.pop(0)
+
+    log: Any = SimpleNamespace(log=SimpleNamespace(offsets=offsets))
+    monkeypatch.setattr(failover, "_coming", lambda _: coming(log))
+    assert ("still grows: 2 records came into the ordering topic within 0 s" in mirror.failover("--plan", code=code)) == (code == 2)
+    assert looks == []
+
+
+def test_a_mirror_that_is_no_prefix_is_refused(mirror: Mirror) -> None:
+    """A record in it has another history, and the records are named that are known to be unchanged."""
+    write(mirror.wreck.directory.path, [register("worker-2", 9)])
+    refused = mirror.failover("--yes", code=2)
+    assert "no prefix of the log: 'worker-2' saw another history" in refused
+    assert re.search(r"Only the ordering records up to [1-9]\d* are known", refused)
 
 
 def without_leader(partition: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from notary.salvage import past
 from notary.salvage.choice import Choice, choose
 from notary.salvage.forest import difference, nodes_of
 from notary.salvage.statements import ChoiceRefused, Receipt
@@ -38,6 +39,10 @@ def test_an_index_gives_back_what_the_log_lacks() -> None:
     assert (choice.first, list(choice.items), choice.end) == (6, ALL[6:], 10)
     assert choice.root == MemoryIndex("", ALL).tree.root
     assert (choice.same_roots_to, choice.forked) == (10, ())
+    # One of them may have only the hash there, from a salvage that the log lost.
+    hashed = MemoryIndex("a", replaced(7, Hashed(leaf_hash(ALL[7].leaf))))
+    for indexes in ([hashed, MemoryIndex("b", ALL[:8])], [MemoryIndex("b", ALL), hashed]):
+        assert list(chosen(ALL[:6], indexes).items) == ALL[6:]
 
 
 def test_nothing_is_lost() -> None:
@@ -57,6 +62,7 @@ def test_a_proof_gives_a_hash_and_the_rest_is_lost() -> None:
     assert list(choice.items) == [Lost(), Lost(), ALL[8], Hashed(leaf_hash(ALL[9].leaf))]
     assert choice.positions(Lost) == [(6, 7)]
     assert (choice.count(Decided), choice.count(Hashed), choice.count(Lost)) == (1, 1, 2)
+    assert chosen(ALL[:8], receipts=[receipt("r", ALL, 9)]).items == (Hashed(leaf_hash(ALL[8].leaf)), ALL[9])
 
 
 def test_checkpoints_beyond_a_lost_position_are_listed() -> None:
@@ -77,8 +83,11 @@ def test_the_salvage_goes_up_to_the_largest_checkpoint() -> None:
 def test_a_receipt_after_an_earlier_salvage_shows_a_lost_leaf() -> None:
     """If the neighbour in a proof is the lost leaf, the position is lost, and the receipt's checkpoint keeps its root."""
     after = replaced(6, Lost())
-    choice = chosen(ALL[:6], [MemoryIndex("a", after[:7])], [receipt("r", after, 7)])
-    assert list(choice.items) == [Lost(), ALL[7], Lost(), Lost()]
+    for indexes in ([MemoryIndex("a", after[:7])], []):
+        choice = chosen(ALL[:6], indexes, [receipt("r", after, 7)])
+        assert list(choice.items) == [Lost(), ALL[7], Lost(), Lost()]
+    # A receipt from before that salvage is no contradiction.
+    assert chosen(ALL[:6], receipts=[receipt("old", ALL, 0), receipt("r", after, 7)]).items == choice.items
 
 
 def test_a_receipt_before_an_earlier_salvage_is_accepted() -> None:
@@ -89,13 +98,18 @@ def test_a_receipt_before_an_earlier_salvage_is_accepted() -> None:
     assert [(each.size, each.name) for each in choice.forked] == [(10, "old")]
     # Its direct neighbour may be the lost position.
     assert chosen(after, receipts=[receipt("old", ALL, 5)]).items == ()
+    # The log may have lost that salvage too; an index shows it.
+    assert list(chosen(ALL[:4], [MemoryIndex("a", after)], [receipt("old", ALL, 7)]).items) == after[4:]
+    # Below that position it is compared.
+    forked = receipt("r", replaced(2, decided(2, "another", 22)), 0)
+    assert (refused(after, receipts=[forked]).position, refused(after, receipts=[forked]).names) == (2, ["the log", "r"])
 
 
 def test_a_receipt_from_after_an_earlier_salvage_is_compared_above_its_lost_positions() -> None:
     """A key that was in force after a position was declared lost signs only trees with its lost leaf; another node there is a fork."""
     after = replaced(4, Lost())
     forked = [*after[:6], decided(6, "another", 66), *after[7:]]
-    log = MemoryIndex("the log", after, keys=[b"first", b"salvage", b"later"], salvages=[(3, 6, 1)])
+    log = MemoryIndex("the log", after, keys=[b"first", b"salvage", b"later"], salvages=[(4, 5, 1)])
     for key, is_compared in ((b"first", False), (b"unknown", False), (b"salvage", True), (b"later", True)):
         one = receipt("r", forked, 0, key=key)
         assert choose(log, [], [receipt("good", after, 0, key=key)]).forked == ()
@@ -124,8 +138,9 @@ def test_a_decision_at_a_position_that_a_receipt_shows_as_lost() -> None:
 
 
 @pytest.mark.parametrize("state", [2, 7, 50])
-def test_an_index_whose_states_do_not_fit_its_decisions(state: int) -> None:
+def test_an_index_whose_states_do_not_fit_its_decisions(state: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A leaf does not hold the consumed states. An index that shows a state under another transaction, or one too many, is refused."""
+    monkeypatch.setattr(past, "AT_ONCE", 5)
     consumed = {state_of(number): tag_of(id_of(number)) for number in range(10)} | {state_of(state): tag_of(id_of("thief"))}
     refusal = refused(ALL[:5], [MemoryIndex("sound", ALL), MemoryIndex("a", ALL, consumed=consumed)])
     assert refusal.names == ["a"]
@@ -134,9 +149,12 @@ def test_an_index_whose_states_do_not_fit_its_decisions(state: int) -> None:
 
 def test_a_cited_state_may_have_an_unknown_consumer() -> None:
     """Behind a lost position a conflict may show a consumer that nobody knows: its state is in the items' conflicts, to be reserved."""
-    history = [*ALL[:6], decided(6, "payer", 77), decided(7, "refused", cites={77: tag_of(id_of("payer"))}), ALL[8]]
+    history: list[Item] = [*ALL[:6], decided(6, "payer", 77), decided(7, "refused", cites={77: tag_of(id_of("payer"))}), ALL[8]]
     choice = chosen(ALL[:6], receipts=[receipt("r", history, 8), receipt("q", history, 7)])
     assert list(choice.items)[1:] == history[7:]
+    # That position may be lost since an earlier salvage.
+    history = [*ALL[:5], Lost(), decided(6, "refused", cites={77: tag_of(id_of("payer"))})]
+    assert list(chosen(history[:6], [MemoryIndex("a", history)]).items) == history[6:]
 
 
 def test_a_cited_consumer_may_be_decided_later() -> None:
@@ -151,9 +169,10 @@ def test_a_cited_consumer_may_be_decided_later() -> None:
 def test_two_indexes_of_different_histories() -> None:
     """Two indexes with different leaves are refused at the first position where they differ, with all sources on each side."""
     other = replaced(7, decided(7, "another", 77))
-    refusal = refused(ALL[:6], [MemoryIndex("a", ALL), MemoryIndex("b", other), MemoryIndex("c", ALL[:9])])
+    later = MemoryIndex("d", [*ALL[:9], decided(9, "another", 99)])
+    refusal = refused(ALL[:6], [MemoryIndex("a", ALL), MemoryIndex("b", other), MemoryIndex("c", ALL[:9]), later])
     assert refusal.position == 7
-    assert sorted(sorted(side) for side in refusal.sides) == [["a", "c"], ["b"]]
+    assert sorted(sorted(side) for side in refusal.sides) == [["a", "c", "d"], ["b"]]
     assert "position 7: two leaves" in str(refusal)
 
 
@@ -165,8 +184,10 @@ def test_the_log_went_on_after_the_cut() -> None:
 
 def test_a_receipt_and_an_index_of_different_histories() -> None:
     """A receipt whose leaf is another than the index's is refused."""
-    refusal = refused(ALL[:6], [MemoryIndex("a", ALL)], [receipt("r", replaced(8, decided(8, "another", 88)), 8)])
-    assert (refusal.position, refusal.names) == (8, ["a", "r"])
+    other = receipt("r", replaced(8, decided(8, "another", 88)), 8)
+    for size in (9, 10):
+        refusal = refused(ALL[:6], [MemoryIndex("a", ALL[:size])], [other])
+        assert (refusal.position, refusal.names) == (8, ["a", "r"])
 
 
 def test_a_receipt_whose_proof_differs() -> None:
@@ -190,6 +211,15 @@ def test_a_node_that_follows_from_the_leaves_of_several() -> None:
     assert set(refusal.names) == {"r", "q"}
 
 
+def test_a_node_at_the_right_edge_that_follows_from_complete_ones() -> None:
+    """A receipt of 15 leaves shows the node over 8 to 14, and others the leaves under it."""
+    history = [decided(position, position, position) for position in range(16)]
+    other = [*history[:13], decided(13, "another", 77), *history[14:]]
+    shows = [receipt("r", history, 12), receipt("s", history, 14), receipt("q", other, 0, size=15)]
+    refusal = refused(history[:12], receipts=shows)
+    assert (refusal.position, refusal.names) == (8, ["r", "q"])
+
+
 def test_a_transaction_at_two_positions() -> None:
     """A transaction that stands at two positions is refused, where it is in the log too."""
     refusal = refused(ALL[:6], receipts=[receipt("r", replaced(8, decided(8, 3, 88)), 8)])
@@ -200,8 +230,11 @@ def test_a_transaction_at_two_positions() -> None:
     assert "stands at position 6 already" in str(refusal)
 
 
-def test_a_state_consumed_twice() -> None:
+@pytest.mark.parametrize("at_once", [3, past.AT_ONCE])
+def test_a_state_consumed_twice(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A state that two transactions consumed is refused: both in the items, or one in the log."""
+    monkeypatch.setattr(past, "AT_ONCE", at_once)
+    assert chosen(ALL[:2], [MemoryIndex("a", ALL)]).end == 10
     refusal = refused(ALL[:6], receipts=[receipt("r", replaced(8, decided(8, "thief", 3)), 8)])
     assert (refusal.position, refusal.names) == (8, ["r", "the log"])
     assert "was consumed before" in str(refusal)
@@ -231,13 +264,15 @@ def test_log_time_goes_back() -> None:
     """Log time that falls is refused, from the log to the items and between them."""
     assert "log time goes back from 5 to 4" in str(refused(ALL[:6], receipts=[receipt("r", replaced(8, decided(8, "x", 88, time=4)), 8)]))
     refusal = refused(ALL[:6], [MemoryIndex("a", replaced(8, decided(8, "x", 88, time=6)))])
-    assert (refusal.position, "log time goes back from 7 to 6" in str(refusal)) == (8, True)
+    assert (refusal.position, "log time goes back from 7 to 6" in str(refusal), refusal.sides) == (8, True, (("a",), ("a",)))
+    assert chosen(ALL[:6], [MemoryIndex("a", replaced(8, decided(8, "x", 88, time=7)))]).end == 10
 
 
 def test_a_receipt_without_its_request() -> None:
     """The receipt of a committed transaction without its request is refused if no index has its position; that of a rejection is not."""
     refusal = refused(ALL[:6], receipts=[receipt("r", ALL, 8, bare=True)])
     assert (refusal.position, refusal.names) == (8, ["r"])
+    assert refused(ALL[:6], receipts=[receipt("r", ALL, place, bare=True) for place in (9, 8)]).position == 8
     rejected = replaced(8, decided(8, "refused", cites={3: tag_of(id_of(3))}))
     assert chosen(ALL[:6], receipts=[receipt("r", rejected, 8)]).count(Decided) == 1
 
@@ -247,7 +282,8 @@ def test_a_decision_at_a_final_hash() -> None:
     hashed = replaced(4, Hashed(leaf_hash(ALL[4].leaf)))
     for refusal in (refused(hashed, [MemoryIndex("a", ALL)]), refused(hashed, receipts=[receipt("a", ALL, 4)])):
         assert (refusal.position, refusal.names) == (4, ["the log", "a"])
-    assert chosen(hashed, [MemoryIndex("a", hashed)]).items == ()
+    for index in (hashed, ALL[:4]):
+        assert chosen(hashed, [MemoryIndex("a", index)]).items == ()
 
 
 def test_two_lists_of_consumed_states() -> None:
@@ -259,8 +295,10 @@ def test_two_lists_of_consumed_states() -> None:
 
 def test_a_size_far_beyond_everything() -> None:
     """A checkpoint that would declare more positions lost than the limit is refused."""
-    with pytest.raises(ChoiceRefused, match="5 positions up to 10 would be lost, more than 4"):
-        choose(MemoryIndex("the log", ALL[:5]), [], [receipt("r", ALL, 2)], lost_max=4)
+    log, receipts = MemoryIndex("the log", ALL[:5]), [receipt("q", ALL, 1, size=3), receipt("r", ALL, 2)]
+    with pytest.raises(ChoiceRefused, match="5 positions up to 10 would be lost, more than 4; the size 10 is shown by: r"):
+        choose(log, [], receipts, lost_max=4)
+    assert choose(log, [], receipts, lost_max=5).end == 10
 
 
 # ---- trees

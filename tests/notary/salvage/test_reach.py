@@ -1,7 +1,11 @@
 """The reach of a mirror, on logs of which each topic-partition has only its beginning."""
 
-from notary.salvage.reach import BATCHES_SHOWN, Reach, facts_of_reach, lines_of_reach, reach_of
+import msgspec
+
+from notary.salvage.reach import BATCHES_SHOWN, Reach, WaitingBatch, facts_of_reach, lines_of_reach, reach_of
 from ordering.log import ORDERING
+from ordering.records import Fence, View
+from ordering.signatures import endorse_key
 from tests.joiner.history import History, signing_key
 from tests.joiner.salvaged import SalvageReader
 
@@ -34,11 +38,13 @@ def test_a_complete_mirror_lacks_nothing() -> None:
 
 def test_missing_contents_are_named_by_position() -> None:
     """Each entry whose content has not come, and each behind one, is named with its positions; a checkpoint shows the source's size."""
-    _, found = mirror(9, 2)
-    assert (found.decisions, found.offset_head, found.decided_at_source) == (2, 4, 6)
+    history, found = mirror(9, 2)
+    log_time_ms = history.by_partition[ORDERING][3].append_time_ms
+    assert (found.decisions, found.offset_head, found.log_time_ms, found.decided_at_source) == (2, 4, log_time_ms, 6)
     assert [(each.sequence, each.first, each.missing) for each in found.waiting] == [(3, 2, True), (4, 3, True), (5, 4, True), (6, 5, True)]
     assert facts_of_reach(found)["missing"] == [[2, 2], [3, 3], [4, 4], [5, 5]]
     lines = list(lines_of_reach(found, "noon"))
+    assert lines[0].startswith("the mirror has 2 decisions, up to ordering record 3;")
     assert "positions 2 to at most 2: batch (1, 3), its content is missing" in lines[1]
     assert "the source had decided positions 2 to 5" in lines[-1]
 
@@ -46,6 +52,7 @@ def test_missing_contents_are_named_by_position() -> None:
 def test_a_content_that_came_waits() -> None:
     """A batch behind a hole whose own content has come is no missing content, but is not decided either."""
     history, _ = mirror(9, 2)
+    history.payload(1, 3, "x")  # under the name of the missing one, and not its content
     history.payload(1, 4, "d")
     assert [each.missing for each in reach(history).waiting] == [True, False, True, True]
 
@@ -58,6 +65,37 @@ def test_records_of_others_show_nothing() -> None:
     history.checkpoint(1, 99)
     assert reach(history).waiting == before.waiting
     assert reach(history).decided_at_source == 0
+
+
+def test_records_behind_a_rotation_are_signed_with_its_key() -> None:
+    """The rotation waits behind the missing content too. Only the owner can rotate."""
+    history, _ = mirror(4, 1)
+    thief, view = signing_key("thief"), bytes(32)
+    history.ordering(endorse_key(thief, history.log_id, history.key.public_key), key=thief)
+    history.entry(1, 9, "x", key=thief)
+    history.rotate(signing_key("new"))
+    history.payload(1, 3, "c", "d", partition=1)
+    history.entry(1, 3, "c", "d", partition=1)
+    history.entry(1, 4, "e", partition=1)
+    history.checkpoint(1, 5, view=View(50, view))
+    history.checkpoint(1, 4)
+    found = reach(history)
+    waiting = [(each.sequence, each.first, each.end, each.missing) for each in found.waiting]
+    assert waiting == [(2, 1, 2, True), (3, 2, 4, False), (4, 4, 5, True)]
+    assert (found.seen, found.decided_at_source, found.seen_at_source) == (3, 5, 50)
+    history.ordering(Fence(1, View(60, view), 1, 4))
+    assert reach(history).seen_at_source == 60
+    history.register("w2", view=View(70, view))
+    assert reach(history).seen_at_source == 70
+
+
+def test_only_what_the_source_had_more_is_named() -> None:
+    """A checkpoint of the mirror's size, or a view of its history, shows nothing more."""
+    waiting = tuple([WaitingBatch(9 + number, 1, number, 0, 3 + number, 1, missing=True) for number in range(BATCHES_SHOWN)])
+    found = Reach(3, 9, 0, 7, waiting, 3, 7)
+    assert len(list(lines_of_reach(found, "noon"))) == 1 + 2 * BATCHES_SHOWN
+    *_, last = lines_of_reach(msgspec.structs.replace(found, seen_at_source=8), "noon")
+    assert "a view shows 8 records in effect, and here are 7" in last
 
 
 def test_many_batches_are_counted() -> None:

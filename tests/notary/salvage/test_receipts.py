@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from notary.salvage import receipts
 from notary.salvage.receipts import read_receipts
 from notary.salvage.statements import SourceRefused
 from tests.notary.party import NOTARY, spend
@@ -65,7 +66,7 @@ def test_a_folder_with_something_else_is_refused(request_file: Path, tmp_path: P
         count(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["", "[]", None])
+@pytest.mark.parametrize("content", ["", "[]", '{"decisions": [null]}', '{"requests": []}', None])
 def test_a_source_with_nothing_is_refused(tmp_path: Path, content: str | None) -> None:
     """A source without a receipt or a request was probably mistyped, or its producer failed."""
     source = tmp_path / "source"
@@ -74,11 +75,63 @@ def test_a_source_with_nothing_is_refused(tmp_path: Path, content: str | None) -
         count(source)
 
 
+def test_a_folder_that_cannot_be_listed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its receipts are not skipped silently."""
+    (tmp_path / "closed").mkdir()
+    scandir = os.scandir
+
+    def closed(folder: str) -> object:
+        if folder.endswith("closed"):
+            raise PermissionError(13, "Permission denied", folder)
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    with pytest.raises(SourceRefused, match="closed cannot be read: Permission denied"):
+        count(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["no UTF-8", "an I/O error"])
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, kind: str) -> None:
+    """It is named."""
+    file = tmp_path / "r.json" if kind == "no UTF-8" else Path("/proc/self/mem")
+    if kind == "no UTF-8":
+        file.write_bytes(b'"\xff"')
+    with pytest.raises(SourceRefused, match=f"{file} cannot be read"):
+        count(file)
+
+
+def test_a_decision_without_its_receipt_is_refused(request_file: Path) -> None:
+    """It is not skipped silently. The error names its line."""
+    decision = {"transaction_id": "00" * 32, "position": 0, "outcome": "committed", "reason": None, "conflicts": [], "log_time": 1}
+    with request_file.open("a") as file:
+        file.write(f"\n[]\n{json.dumps(decision)}")
+    with pytest.raises(SourceRefused, match=r"request\.json:3 does not verify: .*no member `receipt`. Leave it out"):
+        count(request_file)
+
+
+def test_a_large_file_is_refused(request_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of the most bytes is read; a larger one is refused, not read in part."""
+    size = request_file.stat().st_size
+    monkeypatch.setattr(receipts, "FILE_BYTES_MAX", size)
+    assert count(request_file) == (0, 1)
+    monkeypatch.setattr(receipts, "FILE_BYTES_MAX", size - 1)
+    with pytest.raises(SourceRefused, match=f"has more than {size - 1} bytes"):
+        count(request_file)
+
+
 @pytest.mark.parametrize("content", ['["' + "\u00e4" * 30 + '"]', "[123456789012345678901234567890]", '["\\ud800"]', "[[[]]]", "5"])
 def test_values_of_another_kind_are_refused(tmp_path: Path, content: str) -> None:
     """JSON that is neither a decision nor a request is an error with its place, whatever its characters are."""
     (tmp_path / "r.json").write_text(content)
     with pytest.raises(SourceRefused, match=r"r\.json:1.* holds .*: neither a decision nor a request"):
+        count(tmp_path / "r.json")
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "{}\n}"])
+def test_text_that_is_no_json_is_refused(tmp_path: Path, content: str) -> None:
+    """The line of the value is named, however deep it is."""
+    (tmp_path / "r.json").write_text(content)
+    with pytest.raises(SourceRefused, match=rf"r\.json:{1 + content.count(chr(10))} is no JSON: "):
         count(tmp_path / "r.json")
 
 

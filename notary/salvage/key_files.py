@@ -1,0 +1,133 @@
+"""The key files of a salvage: this machine's key and key history, and the keys that attempts made in the command's folder.
+
+The salvage's key continues the history of the key in force, so that clients follow. These files show which key that is, and which keys no
+worker has.
+"""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+from joiner import LogState
+from notary import keys
+from notary.config import Config
+from notary.receipts.note import VerifierKey
+from notary.wire import HistoricKey
+from ordering.errors import ConfigurationError
+from ordering.signatures import SigningKey
+
+_NAMES: Final = "key-{}.pem"
+
+
+class KeyFiles:
+    """The key files of one run. `lost`: no machine and no backup has the notary's present key (`--lost`)."""
+
+    def __init__(self, config: Config, work: Path, *, lost: bool) -> None:
+        """`work`: the command's folder."""
+        self._origin = config.origin
+        self._work = work
+        self._lost = lost
+        self.key, self.history = config.path(config.key_file), config.path(config.key_history_file)
+
+    @property
+    def without_key(self) -> bool:
+        """True if the notary's present key is lost, and its file is missing."""
+        return self._lost and keys.is_missing(self.key)
+
+    def check(self, log: LogState, name: str, if_lost: str) -> None:
+        """Raise `ConfigurationError` unless this machine's key history has the key in force, apart from keys that this command made.
+
+        The present key endorses the salvage's. If it were a former one, no client could follow from the key in force to the new key. A
+        history that goes on after the key in force is right: the log has lost the record of that rotation.
+
+        With `--lost` the present key may be missing. Or it may be one that the log does not know yet: `notary key rotate --lost` may have
+        put it in force behind an entry without content.
+
+        `name` is the command's; `if_lost` the remedy if no machine has the key in force.
+        """
+        own = self.own()
+        in_force = next((key for key in reversed(log.keys) if key not in own), log.keys[0])
+        if self.without_key:
+            if (history := keys.endorsed_next(self.key, self.history, self._origin, in_force)) is not None:
+                also = "" if history == self.history else f", and {history} to {self.history}"
+                raise ConfigurationError(
+                    f"the key history {history} leads from the key in force to that in {keys.next_of(self.key)}, which is not lost: move it"
+                    f" to {self.key}{also}, and run the same command without --lost"
+                )
+            return
+        ends, known = keys.verifier_keys(self.history, self._origin)
+        public_keys = [key.public_key for key in known]
+        if in_force in public_keys or log.key in public_keys:
+            return
+        if self._lost and ends[0].public_key not in log.keys:
+            return
+        raise keys.missed_rotation(
+            self._origin,
+            in_force,
+            [str(key) for key in ends],
+            f". If an interrupted {name} made that key, name the folder that has it with --work. If no machine and no backup has it,"
+            f" {if_lost}",
+        )
+
+    def require(self) -> None:
+        """Raise `ConfigurationError` if the present key is missing, unless it is lost."""
+        if not self.without_key and keys.is_missing(self.key):
+            raise ConfigurationError(
+                f"there is no {self.key}, the notary's present key, which endorses the new one: copy it from another worker's machine or a"
+                " backup. If it is lost everywhere, give --lost"
+            )
+
+    def complete_rotation(self, used: Collection[bytes]) -> None:
+        """Put a prepared key in place that is among `used`: the public keys that were in force, by the log or by a source.
+
+        The log may have lost that rotation. The history that the salvage's key continues must have each key that signed answers. Raises
+        `ConfigurationError`, also without the present key, which endorses the salvage's, unless it is lost.
+        """
+        if self.without_key:
+            with keys.alone_with(self.key):  # raises for a folder that is not mounted
+                return
+        self.require()
+        keys.present_history(self.key, self.history, self._origin)
+        _, *prepared = keys.verifier_keys(self.history, self._origin)[0]
+        if any(key.public_key in used for key in prepared):
+            with keys.alone_with(self.key):
+                keys.put_in_place(self.key, self.history, self._origin)
+
+    def known(self) -> list[VerifierKey]:
+        """Returns the keys of this machine's key history; none if it is missing and the present key is lost."""
+        if self.without_key and keys.is_missing(self.history):
+            return []
+        return keys.verifier_keys(self.history, self._origin)[1]
+
+    def own(self) -> dict[bytes, Path]:
+        """Returns the files of the keys that attempts of this command made, in order, by their public keys."""
+        return {keys.load(file).public_key().public_bytes_raw(): file for file in self._own_files()}
+
+    def make(self) -> SigningKey:
+        """Makes the key of an attempt.
+
+        Keys of earlier attempts are never used again. Their files stay until the end: a file with the key in force shows that no worker has
+        it.
+        """
+        number = max([_number(file) for file in self._own_files()], default=-1) + 1
+        return SigningKey(keys.create(self._work / _NAMES.format(number)).private_bytes_raw())
+
+    def adopt(self, made: Path) -> tuple[HistoricKey, ...]:
+        """Put the key of an attempt in place of the present one, and remove the files of all attempts. Returns the key history.
+
+        A crash in between leaves files of attempts: the next run finds the key in place.
+        """
+        with keys.alone_with(self.key):
+            history = keys.adopt(made, self.key, self.history, self._origin, lost=self._lost)
+        for file in self._own_files():
+            file.unlink()
+        return history
+
+    def _own_files(self) -> list[Path]:
+        return sorted(self._work.glob(_NAMES.format("*")), key=_number)
+
+
+def _number(key_file: Path) -> int:
+    """Returns the number of an attempt; -1 for a file that no attempt made."""
+    digits = key_file.stem.rpartition("-")[2]
+    return int(digits) if digits.isdecimal() else -1
