@@ -93,14 +93,14 @@ class FetchSize:
         async def send_and_adapt(node: int, request: Any, **how: Any) -> Any:
             if not isinstance(request, FetchRequest):
                 return await send(node, request, **how)
-            request._max_bytes = size = sizes[node]
+            request._max_bytes = sizes[node]
             began_s = now_s()
             try:
                 response = await send(node, request, **how)
                 if now_s() - began_s < timeout_s / 2:
-                    sizes[node] = min(size + FETCH_GROWS_BYTES, FETCH_BROKER_BYTES_MAX)
+                    sizes[node] = min(sizes[node] + FETCH_GROWS_BYTES, FETCH_BROKER_BYTES_MAX)
             except RequestTimedOutError:
-                sizes[node] = max(size // 2, FETCH_BROKER_BYTES_MIN)
+                sizes[node] = max(sizes[node] // 2, FETCH_BROKER_BYTES_MIN)
                 raise
             return response
 

@@ -175,8 +175,10 @@ class _Failover(salvage.SalvageCommand):
         size = job.kept.tree.size
         if size:
             yield f"answers        for positions up to {size - 1:,} stand, with their receipts"
-        if choice.items:
-            yield "               for those that are put back too"
+            if choice.items:
+                yield "               for those that are put back too"
+        else:
+            yield f"answers        {'for those that are put back stand, with their receipts' if choice.items else 'none stands'}"
         yield f"               All others from position {size:,} on that the old side gave are forgotten here. Their transactions"
         yield "               may be sent again and may be decided otherwise, their states may be spent again. Only --index and"
         yield "               --receipts can name them: give every index of an old worker, and ask all parties for their receipts, first"

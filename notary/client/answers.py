@@ -25,6 +25,7 @@ __all__ = [
     "canonical_id",
     "canonical_state",
     "check_window",
+    "contradicting",
     "read_decisions",
     "read_notary",
     "read_state",
@@ -56,6 +57,17 @@ def check_window(answer: Answer, request: Request) -> None:
     if (answer.outcome == "committed" and not inside) or (answer.reason == "outside-time-window" and inside):
         side = "inside" if inside else "outside"
         raise Malformed(f"{answer.reason or answer.outcome} at log_time {answer.log_time}, which is {side} the request's time window")
+
+
+def contradicting(answers: Sequence[Answer | None]) -> tuple[str, int, int] | None:
+    """Returns two answers that cannot both be true, by their places, after the reason; None without such a pair."""
+    in_order = sorted([(answer.position, answer.log_time, at) for at, answer in enumerate(answers) if answer is not None])
+    for (position, log_time, at), (position_next, log_time_next, at_next) in pairwise(in_order):
+        if position == position_next:
+            return f"two decisions at position {position} contradict each other", at, at_next
+        if log_time > log_time_next:
+            return f"log_time falls from {log_time} at position {position} to {log_time_next} at {position_next}", at, at_next
+    return None
 
 
 def read_transaction(body: bytes, transaction_id: str) -> Answer:

@@ -4,7 +4,6 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from itertools import pairwise
 from ssl import SSLContext
 from types import TracebackType
 from typing import Self, TypeVar
@@ -18,6 +17,7 @@ from notary.client.answers import (
     canonical_id,
     canonical_state,
     check_window,
+    contradicting,
     read_decisions,
     read_notary,
     read_state,
@@ -269,28 +269,30 @@ class _Known:
         self._trust = trust
         self.answers: list[Answer | None] = [None] * len(prepared.requests)
         self._from = [""] * len(prepared.requests)
-        self._at: dict[int, int] = {}
-        """Position -> the index of the request that was decided there."""
 
     def read(self, reply: Reply) -> list[Answer] | None:
         """Add a reply. Returns all answers once there are all, None while some are missing."""
         if reply.status not in (200, 202):
             raise rejected(reply)
         received = read_decisions(reply.body, self.prepared.requests, complete=reply.status == 200)
+        if self._trust is None:
+            self._check_unproven(received)
         for at, answer in enumerate(received):
             if answer is not None:
                 self._add(at, answer, reply.url)
-        in_order = [at for _, at in sorted(self._at.items())]
-        for before, after in pairwise(in_order):
-            first, second = self.answers[before], self.answers[after]
-            if first is not None and second is not None and first.log_time > second.log_time:
-                raise self._contradiction(
-                    f"log_time falls from {first.log_time} at position {first.position} to {second.log_time} at {second.position}",
-                    (before, first, self._from[before]),
-                    (after, second, self._from[after]),
-                )
+        if (found := contradicting(self.answers)) is not None:
+            why, *pair = found
+            raise self._contradiction(why, *[(at, answer, self._from[at]) for at in pair if (answer := self.answers[at]) is not None])
         complete = [answer for answer in self.answers if answer is not None]
         return complete if len(complete) == len(self.answers) else None
+
+    def _check_unproven(self, received: Sequence[Answer | None]) -> None:
+        """Raise `Malformed` for a reply without receipts that contradicts itself or its requests. It is no evidence, and does not count."""
+        for answer, request in zip(received, self.prepared.requests, strict=True):
+            if answer is not None:
+                check_window(answer, request)
+        if (found := contradicting(received)) is not None:
+            raise Malformed(found[0], "decisions")
 
     def _add(self, at: int, answer: Answer, url: str) -> None:
         if self._trust is not None:
@@ -298,16 +300,13 @@ class _Known:
         try:
             check_window(answer, self.prepared.requests[at])
         except Malformed as problem:
-            if self._trust is None:
-                raise
             raise self._contradiction(f"a decision contradicts its request: {problem}", (at, answer, url)) from None
-        other = self._at.setdefault(answer.position, at)
-        before = self.answers[other]
+        before = self.answers[at]
         if before is None:
             self.answers[at], self._from[at] = answer, url
-        elif other != at or not before.same_decision(answer):
-            about = f"at position {answer.position}" if other != at else f"for transaction {answer.transaction_id}"
-            raise self._contradiction(f"two decisions {about} contradict each other", (other, before, self._from[other]), (at, answer, url))
+        elif not before.same_decision(answer):
+            why = f"two decisions for transaction {answer.transaction_id} contradict each other"
+            raise self._contradiction(why, (at, before, self._from[at]), (at, answer, url))
         elif before.receipt is None:
             self.answers[at] = answer
 

@@ -168,8 +168,7 @@ class Connection(asyncio.Protocol):
         A long poll ends at once: a client that left looks the same, and would keep the long poll for its complete wait.
         """
         self._eof = True
-        if self._current is not None and self._current.left is not None:
-            self._current.left()
+        self._end_long_poll()
         has_calls = self._in_line or self._state is ConnectionState.DECIDING or bool(self._behind or self._unread)
         if has_calls and self._transport.get_extra_info("sslcontext") is None:
             return True
@@ -237,14 +236,21 @@ class Connection(asyncio.Protocol):
             self.abort()
         elif left is not None:
             self._last = True
-            self._resume_reading()  # as in `stop`
-            left()
+            if self._reading_paused:  # as in `stop`; the next turn reads the socket, after the calls that are scheduled now
+                self._resume_reading()
+                self._loop.call_soon(self._loop.call_soon, self._end_long_poll)
+            else:
+                left()
         elif self._state is ConnectionState.IDLE:
             self._go(Event.LATE)
         else:
             self._behind.clear()
             self._break(problem)
         return True
+
+    def _end_long_poll(self) -> None:
+        if self._current is not None and self._current.left is not None:
+            self._current.left()
 
     def go_on(self) -> None:
         """Process the calls and bytes that were kept: now, or when it is the connection's turn."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from joiner.control import LogState
+from joiner.payloads import is_content
 from joiner.snapshot import JoinerSnapshot
 from ordering.records import Checkpoint, Entry, Fence, Key, Register
 from ordering.signatures import record_is_signed
@@ -59,20 +60,22 @@ class Reach(msgspec.Struct, frozen=True):
 
 def reach_of(snapshot: JoinerSnapshot, log: LogState, decisions: int) -> Reach:
     """Returns the reach, from the state of a joiner that has read both topics to their ends."""
-    came = {(partition, *batch[:2]) for partition, batches in snapshot.buffer for batch in batches}
-    key, waiting, size, seen = log.key, list[WaitingBatch](), 0, 0
+    came = {(partition, *batch[:2]): batch[2] for partition, batches in snapshot.buffer for batch in batches}
+    waiting, size, seen = list[WaitingBatch](), 0, 0
     for queued in snapshot.queue:
         record, value = queued.record, queued.source.value or b""
         if isinstance(record, Key) and record_is_signed(value, log.log_id, log.owner_key):
-            key = record.public_key
-        if not isinstance(record, Entry | Register | Fence | Checkpoint) or not record_is_signed(value, log.log_id, key):
+            log = msgspec.structs.replace(log, key=record.public_key)
+        if not isinstance(record, Entry | Register | Fence | Checkpoint) or not record_is_signed(value, log.log_id, log.key):
             continue
         seen = max(seen, record.view.seen)
         if isinstance(record, Checkpoint):
             size = max(size, record.tree_size)
         if isinstance(record, Entry):
             name = record.incarnation, record.sequence
-            missing = not waiting or (record.partition, *name) not in came  # the first one is the hole
+            values = [each.value for each in came.get((record.partition, *name), ()) if each.value is not None]
+            is_here = any(is_content(each, record.partition, *name, record.payload_hash, log) for each in values)
+            missing = not waiting or not is_here  # the first one is the hole
             first = waiting[-1].end if waiting else decisions
             waiting.append(WaitingBatch(queued.source.offset, *name, record.partition, first, len(record.transaction_ids), missing))
     in_effect = snapshot.effects[-1].seen if snapshot.effects else 0

@@ -8,8 +8,9 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient
 from aiokafka.cluster import ClusterMetadata
-from aiokafka.errors import RecordListTooLargeError
+from aiokafka.errors import RecordListTooLargeError, RequestTimedOutError
 from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.protocol.fetch import FetchRequest
 
 from joiner import DriverSettings
 from ordering.batches import WithoutHeaders
@@ -17,7 +18,7 @@ from ordering.connection import METADATA_AGE_MS
 from ordering.endings import Producer, stop_consumer
 from ordering.errors import NotReady, OutcomeUnknown
 from ordering.interruptions import Interruptions
-from ordering.kafka import KafkaLog, KafkaReader, KafkaTimeouts, KafkaWriter
+from ordering.kafka import FETCH_BROKER_BYTES_MAX, FETCH_GROWS_BYTES, FetchSize, KafkaLog, KafkaReader, KafkaTimeouts, KafkaWriter
 from ordering.leadership import Leadership
 from ordering.log import ORDERING, Leader, LogOffsets, Record
 
@@ -115,6 +116,32 @@ async def test_a_reader_pauses_only_its_own_partitions() -> None:
     reader = KafkaReader(consumer, Interruptions(AIOKafkaClient()), WithoutHeaders(AIOKafkaClient()), {0: own}, KafkaTimeouts())
     reader.pause({0, 1})
     assert paused == [own]
+
+
+async def test_a_quick_fetch_of_another_reader_keeps_the_smaller_size() -> None:
+    """It began before the fetch that took too long has ended. An idle reader always has one in flight."""
+    sizes, ends = [], dict[int, asyncio.Future[None]]()
+
+    async def send(node: int, request: FetchRequest) -> None:
+        sizes.append(request._max_bytes)
+        await ends.setdefault(len(sizes), asyncio.get_running_loop().create_future())
+
+    fetch_size = FetchSize()
+    clients: list[Any] = [SimpleNamespace(send=send) for _ in range(2)]
+    for client in clients:
+        fetch_size.adapt(client, 3_600)
+    slow, quick = [asyncio.ensure_future(client.send(1, FetchRequest(1, 1, 1, 0, []))) for client in clients]
+    await asyncio.sleep(0)
+    ends[1].set_exception(RequestTimedOutError())
+    with pytest.raises(RequestTimedOutError):
+        await slow
+    ends[2].set_result(None)
+    await quick
+    last = asyncio.ensure_future(clients[0].send(1, FetchRequest(1, 1, 1, 0, [])))
+    await asyncio.sleep(0)
+    ends[3].set_result(None)
+    await last
+    assert sizes == [FETCH_BROKER_BYTES_MAX, FETCH_BROKER_BYTES_MAX, FETCH_BROKER_BYTES_MAX // 2 + FETCH_GROWS_BYTES]
 
 
 async def test_opening_a_client_keeps_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

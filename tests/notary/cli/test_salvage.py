@@ -1074,6 +1074,15 @@ def test_a_failover_names_the_answers_that_stand(mirror: Mirror) -> None:
     assert "are no mirror: they have the brokers' append times" in mirror.failover("--yes", code=2)
 
 
+def test_a_failover_to_a_mirror_without_decisions_names_what_is_put_back(mirror: Mirror) -> None:
+    """No answer stands but those of the sources."""
+    mirror.wreck.ends = {partition: int(partition == ORDERING) for partition in mirror.wreck.ends}
+    mirror.wreck.cut()
+    assert re.search("^answers +none stands\n +All others from position 0 on", mirror.failover("--plan"), re.M)
+    plan = mirror.failover("--plan", "--index", mirror.wreck.index)
+    assert re.search("^answers +for those that are put back stand, with their receipts\n +All others from position 0 on", plan, re.M)
+
+
 def test_a_failover_killed_before_the_append_times_is_completed(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next run finds its own key in force, also if the topics have the brokers' append times already."""
     for step in ((failover, "use_append_times"), (keys, "adopt")):

@@ -338,6 +338,13 @@ async def test_an_outcome_against_the_time_window_without_a_receipt_does_not_cou
     assert answer.committed
 
 
+@pytest.mark.parametrize("wrong", [OUTSIDE, {"position": 7}, {"log_time": 1760000001000}])
+async def test_nothing_of_an_unproven_reply_that_contradicts_itself_counts(wrong: dict[str, Any]) -> None:
+    """Its other answers are no outcomes either. No receipt proves the contradiction, so it is no evidence: another worker answers."""
+    answers = await answered([request(1), request(2)], {"position": 7}, wrong, receipts=False)
+    assert [(answer.committed, answer.position) for answer in answers] == [(True, 0), (True, 1)]
+
+
 @pytest.mark.parametrize(
     ("first", "second", "problem"),
     [

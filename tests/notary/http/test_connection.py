@@ -429,17 +429,19 @@ async def test_calls_that_came_before_a_stop_do_not_cut_the_answer() -> None:
         assert await _rest(talk) > len(LARGE)
 
 
-async def test_calls_behind_a_replaced_long_poll_do_not_cut_its_answer() -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_calls_behind_a_replaced_long_poll_do_not_cut_its_answer(at_once: bool) -> None:
     """An acceptor process gets the answer from its worker, so it leaves some turns after the connection has given its place."""
     async with talking() as talk:
         await talk.send(head("/read") + CHUNKS_END)
-        talk.app.calls[0].left = lambda: None
+        talk.app.calls[0].left = lambda: talk.app.calls[0].answer((200, TEXT, LARGE)) if at_once else None
         for _ in range(3):
             await talk.send(GET)
             await turns(20)
         assert talk.connection.give_way(Overloaded("too many", 1))
         await turns(20)
-        talk.app.calls[0].answer((200, TEXT, LARGE))
+        if not at_once:
+            talk.app.calls[0].answer((200, TEXT, LARGE))
         assert await _rest(talk) > len(LARGE)
 
 

@@ -54,7 +54,9 @@ def test_a_content_that_came_waits() -> None:
     history, _ = mirror(9, 2)
     history.payload(1, 3, "x")  # under the name of the missing one, and not its content
     history.payload(1, 4, "d")
-    assert [each.missing for each in reach(history).waiting] == [True, False, True, True]
+    history.payload(1, 5, "x")
+    history.fill(1, 6)
+    assert [each.missing for each in reach(history).waiting] == [True, False, True, False]
 
 
 def test_records_of_others_show_nothing() -> None:
@@ -77,11 +79,12 @@ def test_records_behind_a_rotation_are_signed_with_its_key() -> None:
     history.payload(1, 3, "c", "d", partition=1)
     history.entry(1, 3, "c", "d", partition=1)
     history.entry(1, 4, "e", partition=1)
+    history.fill(1, 4, partition=1)
     history.checkpoint(1, 5, view=View(50, view))
     history.checkpoint(1, 4)
     found = reach(history)
     waiting = [(each.sequence, each.first, each.end, each.missing) for each in found.waiting]
-    assert waiting == [(2, 1, 2, True), (3, 2, 4, False), (4, 4, 5, True)]
+    assert waiting == [(2, 1, 2, True), (3, 2, 4, False), (4, 4, 5, False)]
     assert (found.seen, found.decided_at_source, found.seen_at_source) == (3, 5, 50)
     history.ordering(Fence(1, View(60, view), 1, 4))
     assert reach(history).seen_at_source == 60
