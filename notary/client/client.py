@@ -277,12 +277,14 @@ class _Known:
         received = read_decisions(reply.body, self.prepared.requests, complete=reply.status == 200)
         if self._trust is None:
             self._check_unproven(received)
-        for at, answer in enumerate(received):
-            if answer is not None:
-                self._add(at, answer, reply.url)
-        if (found := contradicting(self.answers)) is not None:
-            why, *pair = found
-            raise self._contradiction(why, *[(at, answer, self._from[at]) for at in pair if (answer := self.answers[at]) is not None])
+        try:
+            for at, answer in enumerate(received):
+                if answer is not None:
+                    self._add(at, answer, reply.url)
+        except Unproven:
+            self._check_together()  # those before it are outcomes
+            raise
+        self._check_together()
         complete = [answer for answer in self.answers if answer is not None]
         return complete if len(complete) == len(self.answers) else None
 
@@ -309,6 +311,11 @@ class _Known:
             raise self._contradiction(why, (at, before, self._from[at]), (at, answer, url))
         elif before.receipt is None:
             self.answers[at] = answer
+
+    def _check_together(self) -> None:
+        if (found := contradicting(self.answers)) is not None:
+            why, *pair = found
+            raise self._contradiction(why, *[(at, answer, self._from[at]) for at in pair if (answer := self.answers[at]) is not None])
 
     def _contradiction(self, why: str, *evidence: tuple[int, Answer, str]) -> Contradiction:
         for at, _, _ in evidence:

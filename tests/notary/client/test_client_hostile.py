@@ -454,6 +454,19 @@ async def test_two_transactions_at_one_position_contradict_each_other() -> None:
     assert raised.value.answers == (None, None)
 
 
+async def test_a_contradiction_before_an_unproven_decision_is_evidence() -> None:
+    """The reply is refused because of its last decision. The two before it are proven, and not both an outcome."""
+    notary = Notary()
+
+    def step(body: bytes) -> bytes:
+        *proven, unproven = [{**each, "position": 0} for each in notary.submit(body)]
+        return reply(200, {"decisions": [*[{**each, "receipt": receipt_of(each)} for each in proven], unproven]})
+
+    with staged(Attacker(notary, then=step)) as urls, pytest.raises(Contradiction, match="two decisions at position 0") as raised:
+        await submit(urls)
+    assert raised.value.answers == (None, None, None)
+
+
 @pytest.mark.parametrize("span", ["\xe9", "00-a\nb", "00-1234"])
 async def test_a_trace_that_is_none_is_rejected_before_anything_is_sent(span: str) -> None:
     """A header cannot have such characters, and no server reads such a trace."""
