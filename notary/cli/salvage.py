@@ -166,6 +166,9 @@ class SalvageCommand:
     def _check_key(self, log: owner.OwnedLog) -> None:
         self._keys.check(log.state, self.name, self._if_key_is_lost())
 
+    def _complete_rotation(self, job: "SalvageJob") -> None:
+        self._keys.complete_rotation({*job.log.state.keys, *_shown_keys(job)})
+
     def _missing_keys(self, job: "SalvageJob") -> list[str]:
         """Returns the verifier keys that were in force by a source, and that neither the log nor this machine has."""
         known = [key.public_key for key in self._keys.known()]
@@ -246,7 +249,7 @@ class SalvageCommand:
             asked = "the number of decisions that the log then has"
             if not owner.agreed(self._arguments, self.name, "nothing was appended", asked, choice.end):
                 return self._end({**facts, "done": False}, "nothing was appended", EXIT_NO)
-            self._keys.complete_rotation({*job.log.state.keys, *_shown_keys(job)})
+            self._complete_rotation(job)
             for attempt in range(ATTEMPTS_MAX):
                 if attempt:
                     self._report(f"another record came between: the {self.name} starts over, with another key")
@@ -352,7 +355,7 @@ class SalvageCommand:
                     " that key is lost too, run the same command again"
                 )
             self._check_key(log)
-            self._keys.complete_rotation({*log.state.keys, *_shown_keys(job)})
+            self._complete_rotation(job)
         self._goal_file.unlink(missing_ok=True)  # the file of an earlier attempt
         new = self._keys.make()
         if not (await log.append(endorse_key(new, log.log_id, log.state.key), signer)).took_effect or log.state.key != new.public_key:

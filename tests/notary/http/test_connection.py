@@ -396,6 +396,13 @@ async def test_a_flood_behind_a_call_stays_in_the_socket(monkeypatch: pytest.Mon
         await talk.until(ConnectionState.CLOSING, ConnectionState.CLOSED)
 
 
+async def _send_more(talk: Talk) -> None:
+    """Send three more calls while one is being decided, each for a read of its own."""
+    for _ in range(3):
+        await talk.send(GET)
+        await turns(20)
+
+
 @pytest.mark.parametrize(
     ("last", "behind", "stops"),
     [("Connection: close", b"", False), ("X: y", b"\0\0\0", False), ("X: y", b"", True)],
@@ -408,9 +415,7 @@ async def test_calls_behind_the_last_one_do_not_cut_its_answer(last: str, behind
         await talk.until(ConnectionState.DECIDING)
         if stops:
             talk.connection.stop()
-        for _ in range(3):
-            await talk.send(GET)
-            await turns(20)
+        await _send_more(talk)
         talk.app.calls[0].answer((200, TEXT, LARGE))
         assert await _rest(talk) > len(LARGE)
 
@@ -420,9 +425,7 @@ async def test_calls_that_came_before_a_stop_do_not_cut_the_answer() -> None:
     async with talking() as talk:
         await talk.send(head("/read") + CHUNKS_END)
         await talk.until(ConnectionState.DECIDING)
-        for _ in range(3):
-            await talk.send(GET)
-            await turns(20)
+        await _send_more(talk)
         talk.connection.stop()
         await turns(20)
         talk.app.calls[0].answer((200, TEXT, LARGE))
@@ -435,9 +438,7 @@ async def test_calls_behind_a_replaced_long_poll_do_not_cut_its_answer(at_once: 
     async with talking() as talk:
         await talk.send(head("/read") + CHUNKS_END)
         talk.app.calls[0].left = lambda: talk.app.calls[0].answer((200, TEXT, LARGE)) if at_once else None
-        for _ in range(3):
-            await talk.send(GET)
-            await turns(20)
+        await _send_more(talk)
         assert talk.connection.give_way(Overloaded("too many", 1))
         await turns(20)
         if not at_once:
@@ -467,9 +468,7 @@ async def test_calls_behind_a_last_one_that_had_waited_do_not_cut_its_answer() -
     async with talking() as talk:
         await talk.send(head("/read") + CHUNKS_END + head("/last", "Connection: close") + CHUNKS_END)
         await talk.until(ConnectionState.DECIDING)
-        for _ in range(3):
-            await talk.send(GET)
-            await turns(20)
+        await _send_more(talk)
         talk.app.calls[0].answer((200, TEXT, b"first"))
         await turns(20)
         assert [call.path for call in talk.app.calls] == ["/read", "/last"]

@@ -17,8 +17,11 @@ def test_a_goal_is_read_back(items: tuple[Item, ...]) -> None:
     assert decode_goal(goal.encode()) == goal
 
 
-@pytest.mark.parametrize("data", [b"", b"7\n", b"7 xy\n", b"seven 00\n", b"\xff 00", Goal(7, bytes(32), ITEMS).encode()[:-1]])
+@pytest.mark.parametrize(
+    "data", [b"", b"7\n", b"7 xy\n", b"seven 00\n", b"9" * 5_000 + b" " + b"0" * 64, b"\xff 00", Goal(7, bytes(32), ITEMS).encode()[:-1]]
+)
 def test_a_damaged_file_is_reported(data: bytes) -> None:
+    """Python refuses a number with more than 4,300 digits."""
     with pytest.raises(CorruptRecord):
         assert decode_goal(data).root
 
