@@ -240,7 +240,7 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-def mirror_registry(mirror: LogMirror, certificates_end_s: float | None) -> CollectorRegistry:
+def mirror_registry(mirror: LogMirror, topic_watch: TopicWatch, certificates_end_s: float | None) -> CollectorRegistry:
     """Returns the metrics of `notary mirror`. `certificates_end_s`: when the first of its certificates expires, None without any."""
     registry = CollectorRegistry()
     registry.register(_Counters([("notary_mirror_copied_total", "Records that this process has copied.", lambda: mirror.copied)]))
@@ -248,6 +248,7 @@ def mirror_registry(mirror: LogMirror, certificates_end_s: float | None) -> Coll
         ("notary_mirror_lag_records", "Records that the mirror lacked when both clusters last answered.", lambda: mirror.lag_records),
         ("notary_mirror_left_out", "Topic-partitions that were not copied then: they had no leader.", lambda: mirror.partitions_left_out),
         ("notary_mirror_compared_seconds", "When both clusters last answered; 0 before.", lambda: mirror.compared_ms / 1000),
+        ("notary_topic_problems", "Settings by which the mirror's topics may lose records.", lambda: len(topic_watch.problems)),
     ]
     if certificates_end_s is not None:
         text = "When the first certificate for the brokers, as it was at the start, expires."

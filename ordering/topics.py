@@ -225,14 +225,16 @@ async def free_records(
     return {partition.partition: offset for partition, offset in found.items()}
 
 
-async def find_problems(bootstrap: str, prefix: str, security: KafkaSecurity | None = None, *, timeout_ms: int = 10_000) -> list[str]:
+async def find_problems(
+    bootstrap: str, prefix: str, security: KafkaSecurity | None = None, *, mirror: bool = False, timeout_ms: int = 10_000
+) -> list[str]:
     """Returns the settings of topics and cluster that may lose acknowledged records: a sentence each, with the remedy.
 
-    Empty when all settings are right. Raises `NotReady` when the brokers are unreachable, `ConfigurationError` when the settings cannot be
-    read.
+    `mirror`: they are the target of a mirror that was not failed over. Empty when all settings are right. Raises `NotReady` when the brokers
+    are unreachable, `ConfigurationError` when the settings cannot be read.
     """
     async with admin(bootstrap, "notary-topics", security, timeout_ms) as client:
-        _, problems = await inspect(client, prefix, wait_ms=timeout_ms // 3)
+        _, problems = await inspect(client, prefix, wait_ms=timeout_ms // 3, times=_MIRROR if mirror else LOG)
     return problems
 
 
@@ -394,11 +396,12 @@ def _wrong_times(topic: str, found: str | None, wanted: str) -> str:
             " BROKERS` (docs/runbook.md, 'Failover to a mirror'); or a restore that is not done: run that again. If it is neither:"
             f" {sentence.partition(': ')[2]}"
         )
-    return (
-        f"{sentence} Make topics that have no records yet: the times of those here are not the source's."
-        if wanted == COPIED_TIME
-        else sentence
-    )
+    if wanted == COPIED_TIME:
+        return (
+            f"Topic {topic} has {_TIMES}={found}, wanted {wanted}: it is a log, or a mirror that was failed over: then stop `notary mirror`."
+            " A new mirror needs new topics: `notary failover --prepare` creates them under a free name."
+        )
+    return sentence
 
 
 async def _settings(client: AIOKafkaAdminClient, names: tuple[str, ...]) -> dict[str, dict[str, str | None]]:

@@ -55,6 +55,8 @@ PING_S: Final = 3.0
 """The time between two pings."""
 PINGS_MAX: Final = 5
 """A process that has answered none of so many pings hangs."""
+START_PINGS_MAX: Final = 20
+"""A process that does not serve after so many intervals of `PING_S` hangs. It takes a second to start, and more on a busy machine."""
 
 
 class AcceptorPool:
@@ -92,14 +94,16 @@ class AcceptorPool:
         self._check()
         for at in range(len(self._listening)):
             self._processes.append(await self._started(at))
+        loop = asyncio.get_running_loop()
         for process in self._processes:
+            watching = loop.create_task(process.watch())
             await process.serves_or_ended.wait()
+            watching.cancel()
             if process.ended.is_set():
                 raise Fatal(
                     FatalCode.ACCEPTOR_ENDED,
                     f"acceptor process {process.name} ended with {await process.exit_code()} before it served: its last log lines say why",
                 )
-        loop = asyncio.get_running_loop()
         self._keeping = [loop.create_task(self._keep(at)) for at in range(len(self._processes))]
         if self._certificates is not None:
             self._keeping.append(loop.create_task(self._certificates.follow()))
@@ -234,18 +238,17 @@ class _Process:
         self._link.send(message)
 
     async def watch(self) -> None:
-        """Returns when it has ended. Kills it if it has served and hangs.
+        """Returns when it has ended. Kills it if it hangs.
 
         Pings are counted, not the time. So nothing is killed after a pause of this process or of the machine.
         """
         while not self.ended.is_set():
-            if self._pings == PINGS_MAX:
-                logger.warning(
-                    "acceptor process %s has answered none of %d pings in %g s, killing it", self.name, PINGS_MAX, PINGS_MAX * PING_S
-                )
+            if self._pings == (PINGS_MAX if self.served else START_PINGS_MAX):
+                hangs = "has answered no ping" if self.served else "does not serve"
+                logger.warning("acceptor process %s %s after %g s, killing it", self.name, hangs, self._pings * PING_S)
                 self._process.kill()
+            self._pings += 1
             if self.served:
-                self._pings += 1
                 self.send(Ping())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.ended.wait(), PING_S)

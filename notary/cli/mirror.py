@@ -20,6 +20,7 @@ from notary.logs import set_up_logging
 from notary.metrics import mirror_registry
 from notary.mirror import AGAIN_S, LogMirror, logger
 from notary.open_log import identify, open_log
+from notary.topic_watch import TopicWatch
 from ordering.errors import ConfigurationError, NotReady
 from ordering.kafka import KafkaLog
 from ordering.topics import add_partitions, uses_append_times
@@ -112,8 +113,13 @@ async def _copy(source: Config, target: Config, listen: tuple[str, int] | None) 
             assert isinstance(mirror, KafkaLog)
             logger.info("copying %s from %s to %s", source.log.topic_prefix, source.log.bootstrap, to)
             copying = LogMirror(log, mirror, lambda count: add_partitions(to, prefix, count, security))
-            with _served(copying, (source, target), listen):
-                await copying.run()
+            watch = TopicWatch(target, mirror=True)
+            with _served(copying, watch, (source, target), listen):
+                watching = asyncio.create_task(watch.run())
+                try:
+                    await copying.run()
+                finally:
+                    watching.cancel()
         finally:
             await mirror.close()
     finally:
@@ -121,7 +127,7 @@ async def _copy(source: Config, target: Config, listen: tuple[str, int] | None) 
 
 
 @contextlib.contextmanager
-def _served(mirror: LogMirror, configs: Sequence[Config], listen: tuple[str, int] | None) -> Iterator[None]:
+def _served(mirror: LogMirror, watch: TopicWatch, configs: Sequence[Config], listen: tuple[str, int] | None) -> Iterator[None]:
     """Serve the metrics for the length of a block; nothing if `listen` is None. Raises `ConfigurationError` for an impossible address."""
     if listen is None:
         yield
@@ -129,7 +135,7 @@ def _served(mirror: LogMirror, configs: Sequence[Config], listen: tuple[str, int
     ends_s = [ends_s for config in configs if (ends_s := config.log_certificates_end_s) is not None]
     host, port = listen
     try:
-        server, thread = start_http_server(port, host, mirror_registry(mirror, min(ends_s, default=None)))
+        server, thread = start_http_server(port, host, mirror_registry(mirror, watch, min(ends_s, default=None)))
     except (OSError, UnicodeError) as problem:  # the second for a name that no resolver takes
         raise ConfigurationError(f"--health-listen {host}:{port}: {problem}: give an address of this machine with a free port") from None
     logger.info("metrics at http://%s:%d/metrics", host, server.server_port)

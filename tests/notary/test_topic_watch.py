@@ -79,7 +79,7 @@ async def test_it_looks_again_and_again(tmp_path: Path, monkeypatch: pytest.Monk
     """The check repeats until it is cancelled; an embedded log has no topics to check."""
     looked = asyncio.Semaphore(0)
 
-    async def find(*_: object) -> list[str]:
+    async def find(*_: object, **__: object) -> list[str]:
         looked.release()
         return []
 

@@ -20,7 +20,7 @@ from loadtest.rig.machine import family
 from notary.acceptor import AcceptorPool
 from notary.acceptor.link import Link
 from notary.acceptor.messages import AcceptorSettings, AdmissionState, Answered
-from notary.acceptor.pool import PINGS_MAX, _bound_again, _Process
+from notary.acceptor.pool import PINGS_MAX, START_PINGS_MAX, _bound_again, _Process
 from notary.config import load
 from notary.http import App, bind
 from ordering.errors import ConfigurationError, Fatal, FatalCode
@@ -128,6 +128,20 @@ async def test_one_that_cannot_serve_stops_the_start(own_directory: NotaryDirect
     assert raised.value.code is FatalCode.ACCEPTOR_ENDED
     await pool.stop(1)
     assert str(config.path(config.parties_file)) in capfd.readouterr().err
+
+
+async def test_one_that_hangs_stops_the_start(own_directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parties file on a network disk that does not answer hangs as long as this pipe, which nobody writes."""
+    monkeypatch.setattr("notary.acceptor.pool.PING_S", 0.2)
+    config = load(own_directory.config, {"worker.name": "w", "http.listen": "127.0.0.1:0", "http.acceptor_processes": 1}, {})
+    pool = AcceptorPool(config, App(), log_level="warning", log_json=False)
+    parties = config.path(config.parties_file)
+    parties.unlink()
+    os.mkfifo(parties)
+    async with asyncio.timeout(60):
+        with pytest.raises(Fatal, match="w/1 ended with -9 before it served"):
+            await pool.start()
+    await pool.stop(1)
 
 
 def test_a_process_that_cannot_start_again_takes_no_connections(own_directory: NotaryDirectory, bank: Bank, notary_process: Start) -> None:
@@ -257,17 +271,15 @@ async def test_each_process_has_its_share_of_the_limits(own_directory: NotaryDir
     assert (settings.http.connections_max, settings.http.connections_per_address_max, settings.bytes_max) == (4, 1, 2_796_203)
 
 
-async def test_only_a_process_that_has_served_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine it may take long to start. If it were killed then, its successor would be killed too, for ever."""
+@pytest.mark.parametrize(("served", "intervals"), [(True, PINGS_MAX), (False, START_PINGS_MAX)])
+async def test_a_process_has_more_time_to_start_than_to_answer(monkeypatch: pytest.MonkeyPatch, served: bool, intervals: int) -> None:
+    """On a busy machine it may take long to start. If it were killed too soon, its successor would be killed too, for ever."""
     monkeypatch.setattr("notary.acceptor.pool.PING_S", 0.001)
     ended = asyncio.Event()
-    process: Any = SimpleNamespace(ended=ended, served=False, name="w/1", _pings=0, send=lambda message: None)
+    process: Any = SimpleNamespace(ended=ended, served=served, name="w/1", _pings=0, send=lambda message: None)
     process._process = SimpleNamespace(kill=ended.set)
-    watching = asyncio.create_task(_Process.watch(process))
-    await asyncio.sleep(0.1)
-    assert not ended.is_set()
-    process.served = True
-    await asyncio.wait_for(watching, 30)
+    await asyncio.wait_for(_Process.watch(process), 30)
+    assert process._pings == intervals + 1
 
 
 # ---- what is counted ----

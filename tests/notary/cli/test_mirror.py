@@ -2,17 +2,25 @@
 
 import argparse
 import asyncio
+import logging
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
+from aiokafka.admin.config_resource import ConfigResourceType
+from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.local import Cluster
+from deploy.local.ports import free_ports
 from notary import cli, keys
 from notary.cli.failover import _Failover
 from notary.cli.mirror import _mirror, _served, source_and_target
 from notary.config import load
+from notary.topic_watch import TopicWatch
+from ordering.connection import AlterSettingsRequest, admin
 from ordering.errors import ConfigurationError, NotReady
 from ordering.log import LogOffsets
 from ordering.topics import create_topics
@@ -39,6 +47,48 @@ async def test_copies_until_a_signal(kafka_cluster: Cluster, kafka_prefix: str, 
     assert "are a log and no mirror" in mirror.messages
 
 
+@pytest.mark.kafka
+async def test_changed_settings_of_the_mirror_are_reported(
+    kafka_cluster: Cluster, kafka_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its records have the times of the log's, so that retention deletes most of them at once. Brokers' append times make it a log."""
+    monkeypatch.setattr("notary.cli.mirror.TopicWatch", partial(TopicWatch, interval_s=0.1))
+    options = ["--kafka", kafka_cluster.bootstrap, "--topic-prefix", kafka_prefix]
+    notary = await asyncio.to_thread(NotaryDirectory.create, tmp_path / "notary", options=options)
+    topics = f"{kafka_prefix}-mirror"
+    await create_topics(kafka_cluster.bootstrap, topics, 4, mirror=True)
+    source = load(notary.config)
+    target = load(notary.config, {"log.topic_prefix": topics})
+    (port,) = free_ports(1)
+    caplog.set_level(logging.INFO)
+    copying = asyncio.create_task(_mirror(source, target, ("127.0.0.1", port)))
+
+    async def problems() -> float:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            shown = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
+        return {family.name: family.samples[0].value for family in text_string_to_metric_families(shown)}["notary_topic_problems"]
+
+    async def change(topic: str, name: str, value: str) -> None:
+        async with admin(kafka_cluster.bootstrap, "test", None, 10_000) as client:
+            await client._send_request(AlterSettingsRequest(ConfigResourceType.TOPIC, {f"{topics}.{topic}": {name: value}}))
+
+    try:
+        await until(lambda: f"copying {kafka_prefix} from" in caplog.text, 0.1)
+        assert await problems() == 0
+        await change("payload", "retention.ms", "604800000")
+        await until(lambda: f"{topics}.payload has retention.ms=604800000, wanted -1" in caplog.text, 0.1)
+        await change("ordering", "message.timestamp.type", "LogAppendTime")
+        await until(lambda: f"{topics}.ordering has message.timestamp.type=LogAppendTime, wanted CreateTime" in caplog.text, 0.1)
+        assert await problems() == 2
+        await change("payload", "retention.ms", "-1")
+        await change("ordering", "message.timestamp.type", "CreateTime")
+        await until(lambda: "the topics' settings are valid again" in caplog.text, 0.1)
+        assert await problems() == 0
+    finally:
+        copying.cancel()
+        await asyncio.wait([copying])
+
+
 def test_a_log_is_not_its_own_mirror(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable may make both the same brokers. Then nothing would be copied, and all would look well."""
     for name in ("source", "mirror"):
@@ -54,7 +104,7 @@ def test_a_log_is_not_its_own_mirror(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_host_that_no_resolver_takes_is_refused(host: str) -> None:
     """It is an error of the configuration."""
     mirror: Any = SimpleNamespace()
-    with pytest.raises(ConfigurationError, match=f"--health-listen {host}:0"), _served(mirror, (), (host, 0)):
+    with pytest.raises(ConfigurationError, match=f"--health-listen {host}:0"), _served(mirror, mirror, (), (host, 0)):
         pass
 
 
