@@ -142,7 +142,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/codespell
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 kafka: $(VENV)/.dev  ## fetch Kafka's jars and those of its tools, and a Java where there is none
 	$(BIN)/python -P -m deploy.local fetch || { $(PIP) install --quiet --require-hashes -r requirements/java.txt && $(BIN)/python -P -m deploy.local fetch; }

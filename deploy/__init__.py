@@ -5,5 +5,5 @@ wide-area network between them that can be cut. `deploy.namespace` moves a threa
 
 `deploy.render` makes the files of an installation without Kubernetes from one small file, and `deploy.pki` makes its certificates.
 `deploy/sites` and `deploy/one-box` have the manuals. `deploy.image` builds the container images, and `deploy.manifests` renders and checks
-the Kubernetes manifests. All of them run other programs through `deploy.commands`.
+the Kubernetes manifests. All of them run other programs through `deploy.local.commands`.
 """

@@ -23,20 +23,19 @@ from msgspec import Meta
 from joiner import DriverSettings, JoinerLimits, QueueLimits, SenderSettings
 from notary.access import read_secret, why_unreadable
 from notary.archive.settings import ArchiveSettings
-from notary.http import HttpSettings, parse_listen
+from notary.http.settings import HttpSettings, parse_listen
 from notary.index import IndexSettings
 from notary.logs import LoggingSettings
 from notary.quota import QuotaSettings
 from notary.receipts.key_history import ENDORSEMENT_HEAD
 from notary.self_check import SelfCheckSettings
-from notary.service import ServiceSettings
-from notary.snapshots.schedule import SnapshotSettings
+from notary.snapshots.settings import SnapshotSettings
 from notary.tls import TlsFiles, expiry_s
 from notary.tracing import TracingSettings
 from ordering.connection import KafkaSecurity
 from ordering.errors import ConfigurationError
 from ordering.ids import NAME_BYTES_MAX as NAME_BYTES_MAX  # for `notary init` too
-from ordering.settings import LogSettings
+from ordering.settings import LogSettings, Positive, Seconds
 
 _ENVIRONMENT_OF_OTHERS = {  # deploy.local's, the client's, and that of deploy/one-box/compose.yaml
     *("NOTARY_KAFKA_HOME", "NOTARY_KAFKA_TOOLS_HOME", "NOTARY_JMX_HOME", "NOTARY_KNOWN_NOTARIES", "NOTARY_IMAGE"),
@@ -56,6 +55,15 @@ class WorkerSettings(msgspec.Struct, frozen=True):
     """The worker's identity. An empty name is the host's."""
 
     name: str = ""
+
+
+class ServiceSettings(msgspec.Struct, frozen=True):
+    """Settings for the end of a service."""
+
+    drain_ms_max: Positive = 20_000
+    """The longest time for which a stopping worker still answers submissions that it has admitted."""
+
+    drain_s_max = Seconds("drain_ms_max")
 
 
 class Config(msgspec.Struct, frozen=True):

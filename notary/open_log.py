@@ -1,8 +1,9 @@
 """Opens the log that a configuration names, and checks that it is this notary's."""
 
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from notary.access import check_writable
+from notary.config import Config
 from ordering.clock import clock_ms
 from ordering.embedded import EmbeddedLog
 from ordering.errors import ConfigurationError
@@ -11,11 +12,8 @@ from ordering.kafka import KafkaLog, KafkaTimeouts
 from ordering.log import Log
 from ordering.records import Genesis
 
-if TYPE_CHECKING:
-    from notary.config import Config
 
-
-async def open_log(config: "Config", *, mirror: bool = False) -> Log:
+async def open_log(config: Config, *, mirror: bool = False) -> Log:
     """Returns the log that the configuration names. With `mirror` it may also be a mirror that was not failed over.
 
     Raises `NotReady` while the log cannot be reached, `ConfigurationError` or `Fatal` if it is unfit.
@@ -37,14 +35,14 @@ async def open_log(config: "Config", *, mirror: bool = False) -> Log:
             assert_never(kind)
 
 
-async def identify(config: "Config", log: Log) -> tuple[str, str]:
+async def identify(config: Config, log: Log) -> tuple[str, str]:
     """Returns (notary name, identity) of a log, which an index stores. Raises `ConfigurationError` for another notary's log."""
     genesis, log_id = await read_genesis(log)
     check_genesis(config, genesis)
     return genesis.notary_name, f"{log.identity} {log_id.hex()}"
 
 
-def check_genesis(config: "Config", genesis: Genesis) -> None:
+def check_genesis(config: Config, genesis: Genesis) -> None:
     """Raise `ConfigurationError` if the configuration differs from the log's genesis record (R10)."""
     for what, configured, found in (("name", config.name, genesis.notary_name), ("origin", config.origin, genesis.origin)):
         if configured != found:

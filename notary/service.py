@@ -12,24 +12,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
 import msgspec
 
-from notary.http import App
+from notary.http.app import App
 from notary.worker import Worker
 from ordering.errors import Fatal, NotaryError, NotReady
-from ordering.settings import Positive, Seconds
 
 logger = logging.getLogger("notary.serve")
 
 LOG_RETRY_S = 1.0
 ANSWERS_LEAVE_S = 1.0
-
-
-class ServiceSettings(msgspec.Struct, frozen=True):
-    """Settings for the end of a service."""
-
-    drain_ms_max: Positive = 20_000
-    """The longest time for which a stopping worker still answers submissions that it has admitted."""
-
-    drain_s_max = Seconds("drain_ms_max")
 
 
 class Ending(msgspec.Struct, frozen=True):

@@ -7,15 +7,13 @@ worker reports the problem in log lines, in `notary_topic_problems` and in `/rea
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from notary.config import Config
 from ordering.errors import NotReady
 from ordering.kafka import KafkaLog
 from ordering.log import Log
 from ordering.topics import find_problems
-
-if TYPE_CHECKING:
-    from notary.config import Config
 
 logger = logging.getLogger("notary.topics")
 
@@ -25,7 +23,7 @@ INTERVAL_S: Final = 60.0
 class TopicWatch:
     """Checks the topics of a log, or of a mirror. An embedded log has no topics, and is not checked."""
 
-    def __init__(self, config: "Config", log: Log | None = None, interval_s: float = INTERVAL_S, *, mirror: bool = False) -> None:
+    def __init__(self, config: Config, log: Log | None = None, interval_s: float = INTERVAL_S, *, mirror: bool = False) -> None:
         """`log`: the open log, whose brokers' certificates are checked. `mirror`: the configured log is a mirror."""
         self._config = config
         self._log = log

@@ -4,12 +4,13 @@ import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from joiner import Driver, Joiner, Sender
 from notary.archive.schedule import ArchiveSchedule
+from notary.config import Config
 from notary.decision import Decision
 from notary.gate import Gate
 from notary.index import Index
@@ -29,9 +30,6 @@ from notary.version import VERSION
 from ordering.clock import clock_ms, uptime_s
 from ordering.kafka import KafkaLog
 from ordering.log import Log
-
-if TYPE_CHECKING:
-    from notary.config import Config
 
 GATE_TURN_S: Final = 0.002
 """The longest time that the gate works in one turn of the event loop."""
@@ -53,7 +51,7 @@ class Environment(msgspec.Struct, frozen=True):
 class Worker:
     """The parts of one worker, connected. `run` lasts until it is cancelled or a part raises `Fatal`."""
 
-    def __init__(self, config: "Config", log: Log, index: Index, environment: Environment | None = None) -> None:
+    def __init__(self, config: Config, log: Log, index: Index, environment: Environment | None = None) -> None:
         around = environment or Environment()
         self.config = config
         self.clock_ms = around.clock_ms
@@ -125,7 +123,7 @@ class Worker:
             self.metrics.watch_brokers(log.brokers)
 
     @classmethod
-    async def start(cls, config: "Config", log: Log) -> "Worker":
+    async def start(cls, config: Config, log: Log) -> "Worker":
         """Open the index and return a worker on an open log of its notary. Raises `ConfigurationError`, `Fatal` or `NotReady`."""
         notary_name, log_identity = await identify(config, log)
         index = Index.open(

@@ -230,8 +230,8 @@ async def find_problems(
 ) -> list[str]:
     """Returns the settings of topics and cluster that may lose acknowledged records: a sentence each, with the remedy.
 
-    `mirror`: they are the target of a mirror that was not failed over. Empty when all settings are right. Raises `NotReady` when the brokers
-    are unreachable, `ConfigurationError` when the settings cannot be read.
+    `mirror`: they are the target of a mirror that was not failed over. Empty when all settings are right. Raises `NotReady` when the
+    brokers are unreachable, `ConfigurationError` when the settings cannot be read.
     """
     async with admin(bootstrap, "notary-topics", security, timeout_ms) as client:
         _, problems = await inspect(client, prefix, wait_ms=timeout_ms // 3, times=_MIRROR if mirror else LOG)
@@ -398,8 +398,8 @@ def _wrong_times(topic: str, found: str | None, wanted: str) -> str:
         )
     if wanted == COPIED_TIME:
         return (
-            f"Topic {topic} has {_TIMES}={found}, wanted {wanted}: it is a log, or a mirror that was failed over: then stop `notary mirror`."
-            " A new mirror needs new topics: `notary failover --prepare` creates them under a free name."
+            f"Topic {topic} has {_TIMES}={found}, wanted {wanted}: it is a log, or a mirror that was failed over: then stop `notary"
+            " mirror`. A new mirror needs new topics: `notary failover --prepare` creates them under a free name."
         )
     return sentence
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from deploy.commands import install_debian, run
+from deploy.local.commands import install_debian, run
 from deploy.local.errors import CannotRun
 from deploy.local.jars import cache_folder
 from ordering.durable import locked_file, move_into_place

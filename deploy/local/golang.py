@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from deploy.commands import run
+from deploy.local.commands import run
 from deploy.local.errors import CannotRun
 from ordering.durable import locked_file, move_into_place
 

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 
 import yaml
 
-from deploy.commands import run
+from deploy.local.commands import run
 from deploy.local.errors import CannotRun
 from deploy.manifests.tools import Tools
 

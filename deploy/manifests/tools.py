@@ -16,8 +16,8 @@ from typing import Final
 
 import orjson
 
-from deploy.commands import run
 from deploy.local import golang
+from deploy.local.commands import run
 from deploy.local.errors import CannotRun
 from deploy.local.jars import JMX, STRIMZI, cache_folder, fetch_jars
 from deploy.local.java import find_java

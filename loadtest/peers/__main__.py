@@ -19,8 +19,8 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Final, Protocol
 
-from deploy.commands import install_debian
 from deploy.local import CannotRun, Cluster
+from deploy.local.commands import install_debian
 from deploy.local.ports import free_ports
 from loadtest.bench.figure import exit_code
 from loadtest.bench.figures.peers import add_results, measure_limits

@@ -28,9 +28,10 @@ from loadtest.peers.servers import Servers
 from loadtest.rig.generate import party_key_pem
 from loadtest.rig.signing import NOTARY, PARTY
 from notary.gate import Gate
-from notary.http import HttpSettings, Server, bind
 from notary.http.call import JSON, TEXT, Answer, Call
 from notary.http.problems import problem_of
+from notary.http.server import Server, bind
+from notary.http.settings import HttpSettings
 from notary.http.submission import SUBMISSIONS, SubmissionCall
 from notary.parties import Parties
 from ordering.errors import Malformed, NotaryError, OutcomeUnknown

@@ -31,7 +31,9 @@ from typing import Final
 import uvloop
 
 from notary.config import Config, load
-from notary.http import App, HttpSettings, Server, bind, parse_listen
+from notary.http.app import App
+from notary.http.server import Server, bind
+from notary.http.settings import HttpSettings, parse_listen
 from notary.logs import set_up_logging
 from notary.open_log import open_log
 from notary.service import serve_until

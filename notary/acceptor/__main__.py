@@ -5,7 +5,6 @@ first answers the admitted submissions, and sends its processes a message when t
 """
 
 import asyncio
-import gc
 import logging
 import os
 import socket
@@ -18,10 +17,9 @@ import uvloop
 from notary.acceptor.app import AcceptorApp
 from notary.acceptor.link import Link
 from notary.acceptor.messages import AcceptorSettings, Down, End, Ping, ReadAgain, Serving, Up
-from notary.cli.serve import GARBAGE_OBJECTS
-from notary.http import Server
-from notary.http.server import BACKLOG
+from notary.http.server import BACKLOG, Server
 from notary.logs import set_level, set_up_logging
+from notary.memory import collect_garbage_rarely
 from notary.parties import Parties
 from notary.tls import Certificates
 from ordering.errors import ConfigurationError
@@ -83,8 +81,7 @@ def main(given: list[str]) -> int:
     """Run; returns an exit code only if it never serves."""
     settings = msgspec.json.decode(given[0], type=AcceptorSettings)
     set_up_logging(settings.log_level, as_json=settings.log_json)
-    gc.freeze()
-    gc.set_threshold(GARBAGE_OBJECTS)
+    collect_garbage_rarely()
     try:
         with socket.socket(fileno=int(given[1])) as listening, socket.socket(fileno=int(given[2])) as linked:
             uvloop.run(run(settings, listening, linked))

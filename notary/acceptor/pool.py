@@ -31,7 +31,7 @@ from notary.acceptor.messages import (
     Up,
 )
 from notary.config import Config
-from notary.http import App
+from notary.http.app import App
 from notary.http.call import Answer, Call
 from notary.http.problems import problem_of
 from notary.http.server import bind, url_of

@@ -11,16 +11,14 @@ import logging
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from joiner import Driver, Sender
 from notary.archive.settings import SealCommand, Sealed
+from notary.config import Config
 from notary.decision import Decision
-
-if TYPE_CHECKING:
-    from notary.config import Config
 
 logger = logging.getLogger("notary.archive")
 
@@ -36,7 +34,7 @@ class ArchiveSchedule:
     """One worker's part in the continuous archive."""
 
     def __init__(
-        self, config: "Config", driver: Driver[Decision], sender: Sender[Decision], is_ready: Callable[[], bool], now_s: Callable[[], float]
+        self, config: Config, driver: Driver[Decision], sender: Sender[Decision], is_ready: Callable[[], bool], now_s: Callable[[], float]
     ) -> None:
         self._config, self._driver, self._sender, self._is_ready, self._now_s = config, driver, sender, is_ready, now_s
         self.every_s = config.archive.every_s if config.archive.url else 0

@@ -3,13 +3,8 @@
 Each command is a module, or an object of `owner_commands`, with `add_arguments(parser)` and `run(arguments) -> exit code`. Output for
 programs goes to stdout, messages for people go to stderr. If both go to stdout, `--json` selects output for programs. Nothing is coloured.
 
-| exit code | meaning |
-|---|---|
-| 0 | success |
-| 1 | success with a negative result: a rejection under `submit --fail-on-rejection`, an invalid proof, an unsound snapshot |
-| 2 | failure: bad usage or configuration, no worker that answers, output that cannot be written, a bug |
-
-Scripts read exit code 1 as a result, so only the return value of a command can be 1. Every exception ends here, with exit code 2.
+Scripts read exit code 1 as a result (`notary.exit_codes`), so only the return value of a command can be 1. Every exception ends here, with
+exit code 2.
 """
 
 import argparse
@@ -26,10 +21,10 @@ from typing import Any, TypeGuard
 
 import orjson
 
+from notary.exit_codes import EXIT_COULD_NOT
 from notary.version import VERSION
 from ordering.errors import ConfigurationError, Fatal, NotaryError
 
-EXIT_DONE, EXIT_NO, EXIT_COULD_NOT = 0, 1, 2
 PROGRESS_INTERVAL_S = 0.2
 
 COMMANDS = {

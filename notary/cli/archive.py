@@ -15,8 +15,9 @@ import msgspec
 from notary import keys
 from notary.access import alone_in
 from notary.archive.settings import SealCommand, Sealed
-from notary.cli import EXIT_DONE, check_pyarrow, json_line
+from notary.cli import check_pyarrow, json_line
 from notary.config import Config, load
+from notary.exit_codes import EXIT_DONE
 from notary.keyring import Keyring
 from notary.open_log import identify, open_log
 from notary.snapshots.store import PRUNE_MARGIN_S, store_of

@@ -20,8 +20,9 @@ import orjson
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from notary.cli import EXIT_DONE, EXIT_NO, json_line
+from notary.cli import json_line
 from notary.client import Answer, Client, Contradiction, Signer, TransactionRequest, Unproven, transaction_ids
+from notary.exit_codes import EXIT_DONE, EXIT_NO
 from notary.verify import NotVerified, SignedCheckpoint, verify_receipt
 from ordering.errors import NotaryError
 

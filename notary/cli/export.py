@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from notary.cli import EXIT_DONE, ProgressLine, check_pyarrow, json_line
+from notary.cli import ProgressLine, check_pyarrow, json_line
+from notary.exit_codes import EXIT_DONE
 from notary.index import IndexView, viewing
 from ordering.durable import make_directory, remove_empty, replace_file
 from ordering.errors import ConfigurationError

@@ -18,9 +18,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from notary import keys
-from notary.cli import EXIT_DONE, json_line, owner, salvage
+from notary.cli import json_line, owner, salvage
 from notary.cli.mirror import add_target_arguments, refuse_one_log, source_and_target
 from notary.config import Config, load
+from notary.exit_codes import EXIT_DONE
 from notary.salvage.choice import Choice
 from notary.salvage.reach import facts_of_reach, lines_of_reach
 from notary.salvage.report import lines_of

@@ -25,9 +25,10 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary import keys, parties
-from notary.cli import EXIT_DONE, json_line
+from notary.cli import json_line
 from notary.cli.staged import staged
 from notary.config import NAME_BYTES_MAX, check_origin, kafka_security, load, read_toml
+from notary.exit_codes import EXIT_DONE
 from ordering.durable import create_file
 from ordering.embedded import EmbeddedLog
 from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown

@@ -13,8 +13,9 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from notary import keys
-from notary.cli import EXIT_DONE, json_line, owner
+from notary.cli import json_line, owner
 from notary.config import Config, load
+from notary.exit_codes import EXIT_DONE
 from ordering.signatures import SigningKey, endorse_key
 
 

@@ -19,9 +19,10 @@ import msgspec
 
 from joiner import Effect, Joiner, OrderedBatch, Ready
 from joiner.history import NO_CONTENT
-from notary.cli import EXIT_DONE, check_pyarrow, json_line, owner
+from notary.cli import check_pyarrow, json_line, owner
 from notary.cli.replay import Replay
 from notary.config import load
+from notary.exit_codes import EXIT_DONE
 from ordering.errors import ConfigurationError, CorruptRecord
 from ordering.genesis import read_genesis
 from ordering.log import ORDERING, Log, Record

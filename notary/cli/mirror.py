@@ -13,8 +13,8 @@ from pathlib import Path
 import uvloop
 from prometheus_client import start_http_server
 
-from notary.cli import EXIT_DONE
 from notary.config import Config, load
+from notary.exit_codes import EXIT_DONE
 from notary.http.settings import parse_listen
 from notary.logs import set_up_logging
 from notary.metrics import mirror_registry

@@ -21,9 +21,10 @@ from joiner import Joiner, JoinerState, LogState, Ready
 from joiner.control import SalvageTree
 from joiner.recheck import examine
 from notary import keys
-from notary.cli import EXIT_DONE, EXIT_NO, json_line
+from notary.cli import json_line
 from notary.cli.replay import Replay
 from notary.config import Config
+from notary.exit_codes import EXIT_DONE, EXIT_NO
 from notary.index.view import viewing
 from notary.open_log import check_genesis, open_log
 from ordering.errors import ConfigurationError, OutcomeUnknown

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Final
 
 from notary import parties
-from notary.cli import EXIT_DONE, json_line
+from notary.cli import json_line
 from notary.config import load
+from notary.exit_codes import EXIT_DONE
 from ordering.errors import ConfigurationError
 
 _DONE: Final[dict[parties.Added, str]] = {"added": "registered", "changed": "changed", "unchanged": "registered already:"}

@@ -27,9 +27,10 @@ from joiner import Joiner, JoinerState, Ready
 from joiner.recheck import examine
 from notary import keys
 from notary.access import alone_in
-from notary.cli import EXIT_DONE, EXIT_NO, ProgressLine, json_line, owner
+from notary.cli import ProgressLine, json_line, owner
 from notary.cli.replay import Replay
 from notary.config import Config, load
+from notary.exit_codes import EXIT_DONE, EXIT_NO
 from notary.receipts.note import VerifierKey
 from notary.salvage.choice import Choice, choose
 from notary.salvage.goal import Goal, decode_goal

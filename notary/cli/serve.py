@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -15,12 +14,15 @@ import msgspec
 import uvloop
 
 from notary.acceptor import AcceptorPool
-from notary.cli import EXIT_COULD_NOT, EXIT_DONE, drop_what_cannot_be_written, json_line
+from notary.cli import drop_what_cannot_be_written, json_line
 from notary.config import SETTINGS, Config, load
-from notary.http import App, Server, bind, parse_listen
+from notary.exit_codes import EXIT_COULD_NOT, EXIT_DONE
+from notary.http.app import App
+from notary.http.server import Server, bind
+from notary.http.settings import parse_listen
 from notary.logs import set_level, set_up_logging
 from notary.loop_watch import LoopWatch
-from notary.malloc import bound_memory
+from notary.memory import bound_memory, collect_garbage_rarely
 from notary.open_log import identify, open_log
 from notary.service import serve_until
 from notary.snapshots.schedule import restore_at_start
@@ -33,12 +35,6 @@ logger = logging.getLogger("notary.serve")
 Made = TypeVar("Made")
 
 BIND_RETRY_S = 1.0
-GARBAGE_OBJECTS = 10_000
-"""Python's garbage collector runs when the number of containers has grown by this many.
-
-Python's default, 700, costs a worker a twentieth of its time: the collector scans tens of thousands of pending submissions. They are in
-use, and hardly any object here is in a cycle.
-"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,8 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         config = _configured(arguments)
         as_json = config.logging.log_format == "json"
         set_up_logging(config.logging.log_level, as_json=as_json)
-        gc.freeze()  # modules and their objects stay for ever
-        gc.set_threshold(GARBAGE_OBJECTS)
+        collect_garbage_rarely()
         bound_memory()
         return uvloop.run(_serve(config, arguments))
     except Exception as problem:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from notary import keys
-from notary.cli import EXIT_DONE, EXIT_NO, ProgressLine, json_line
+from notary.cli import ProgressLine, json_line
 from notary.config import Config, load
+from notary.exit_codes import EXIT_DONE, EXIT_NO
 from notary.keyring import Keyring
 from notary.receipts.errors import printable
 from notary.snapshots.make import make, remove_links

@@ -20,7 +20,7 @@ from typing import IO, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from notary.cli import EXIT_COULD_NOT, EXIT_DONE, EXIT_NO, ProgressLine
+from notary.cli import ProgressLine
 from notary.client import (
     BATCH_REQUESTS_MAX,
     SUBMISSION_DEADLINE_S,
@@ -37,6 +37,7 @@ from notary.client import (
 )
 from notary.client.request_file import RequestRead, read_requests
 from notary.client.trust import FILE_VARIABLE
+from notary.exit_codes import EXIT_COULD_NOT, EXIT_DONE, EXIT_NO
 from ordering.errors import ConfigurationError, Malformed, NotaryError
 from payload import REQUESTS_MAX
 

@@ -22,9 +22,9 @@ import httpx
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from notary.cli import EXIT_COULD_NOT, EXIT_DONE
 from notary.cli.submit import add_tls_arguments, seconds, tls_of
 from notary.client.transport import UNREADABLE, checked_url, explained, http_client
+from notary.exit_codes import EXIT_COULD_NOT, EXIT_DONE
 from ordering.log import BrokerSeen
 
 ANSWER_S_MIN: Final = 1.0

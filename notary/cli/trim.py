@@ -26,8 +26,9 @@ from joiner import JoinerState
 from joiner.recheck import examine
 from notary import keys
 from notary.access import alone_in
-from notary.cli import EXIT_DONE, EXIT_NO, ProgressLine, check_pyarrow, json_line, owner
+from notary.cli import ProgressLine, check_pyarrow, json_line, owner
 from notary.config import Config, kafka_security, load, read_toml
+from notary.exit_codes import EXIT_DONE, EXIT_NO
 from notary.index import viewing
 from notary.salvage.kept import KeptIndex, keeping
 from notary.snapshots.manifest import Manifest

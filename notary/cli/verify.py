@@ -13,8 +13,8 @@ from typing import IO, Any, Final
 
 import msgspec
 
-from notary.cli import EXIT_DONE, EXIT_NO
 from notary.decision import leaf
+from notary.exit_codes import EXIT_DONE, EXIT_NO
 from notary.receipts import VerifierKey, parse_verifier_key, proof_of
 from notary.receipts.note import NOTE_BYTES_MAX
 from notary.tree import HASH_BYTES, TILE_BYTES, TILE_WIDTH, format_tile_path, leaf_hash

@@ -8,7 +8,7 @@ import argparse
 import subprocess
 import sys
 
-from notary.cli import EXIT_COULD_NOT
+from notary.exit_codes import EXIT_COULD_NOT
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

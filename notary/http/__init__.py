@@ -26,9 +26,3 @@ not a result is a problem document (RFC 9457) with a name from `problems`. No in
 | `problems` | errors -> problem documents |
 | `openapi` | the OpenAPI 3.1 document |
 """
-
-from notary.http.app import App
-from notary.http.server import Server, bind
-from notary.http.settings import HttpSettings, parse_listen
-
-__all__ = ["App", "HttpSettings", "Server", "bind", "parse_listen"]

@@ -35,5 +35,6 @@ Sizes alone decide whether the store has a file. A file of the right length with
 | `store` | `SnapshotStore`: the folder or the bucket that keeps the files |
 | `make` | makes a snapshot of an index |
 | `take` | lists, verifies, restores and prunes |
+| `settings` | `[snapshots]` |
 | `schedule` | when a worker makes one, and what it restores at its start |
 """

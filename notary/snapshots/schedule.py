@@ -9,18 +9,15 @@ import asyncio
 import logging
 from collections.abc import Callable
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from notary.cli import EXIT_DONE, EXIT_NO
+from notary.config import Config
+from notary.exit_codes import EXIT_DONE, EXIT_NO
 from notary.self_check import output_of
 from notary.snapshots.take import is_empty
 from ordering.clock import clock_ms
-from ordering.settings import NotNegative
-
-if TYPE_CHECKING:
-    from notary.config import Config
 
 logger = logging.getLogger("notary.snapshots")
 
@@ -28,14 +25,6 @@ SPREAD_SHARE: Final = 0.25
 FIRST_S_MAX: Final = 600.0
 RETRY_SHARE: Final = 0.05
 RETRY_S_MAX: Final = 300.0
-
-
-class SnapshotSettings(msgspec.Struct, frozen=True):
-    """`[snapshots]`: their folder or URL (empty: none), the interval between two (0: never), and the number to keep (0: all)."""
-
-    url: str = ""
-    every_s: NotNegative = 0
-    keep: NotNegative = 7
 
 
 class _Printed(msgspec.Struct):
@@ -49,7 +38,7 @@ class _Printed(msgspec.Struct):
 class SnapshotSchedule:
     """One worker's part in making snapshots."""
 
-    def __init__(self, config: "Config", log_identity: str, is_ready: Callable[[], bool], clock_ms: Callable[[], int] = clock_ms) -> None:
+    def __init__(self, config: Config, log_identity: str, is_ready: Callable[[], bool], clock_ms: Callable[[], int] = clock_ms) -> None:
         """Only snapshots of the log `log_identity` count. The time of a snapshot is compared with the wall clock `clock_ms`."""
         self._config, self._log_identity, self._is_ready, self._clock_ms = config, log_identity, is_ready, clock_ms
         self.every_s = config.snapshots.every_s
@@ -103,13 +92,13 @@ class SnapshotSchedule:
         return max(retry_s, self._newest_s + due_s - self._clock_ms() / 1000)
 
 
-async def _run(action: str, config: "Config", log_identity: str, *more: str) -> tuple[int | None, str, str]:
+async def _run(action: str, config: Config, log_identity: str, *more: str) -> tuple[int | None, str, str]:
     """Run `notary snapshot`. Returns its exit code, stdout and stderr."""
     flags = ("--config", config.file, "--name", config.worker.name, "--log", log_identity, *more)
     return await output_of("notary", "snapshot", action, *flags, "--json")
 
 
-async def restore_at_start(config: "Config", log_identity: str, restoring: Callable[[], None]) -> None:
+async def restore_at_start(config: Config, log_identity: str, restoring: Callable[[], None]) -> None:
     """Restore the newest snapshot of this log if the worker has no index, and `[snapshots] url` is set.
 
     If no snapshot verifies, the worker replays the log. `restoring` is called before a search for snapshots.

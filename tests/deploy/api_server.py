@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import yaml
 
-from deploy.commands import run
+from deploy.local.commands import run
 from deploy.local.ports import free_ports, listens
 from deploy.manifests import Kubernetes, Manifest
 from deploy.pki import Authority

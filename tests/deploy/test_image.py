@@ -15,8 +15,8 @@ import httpx
 import pytest
 import yaml
 
-from deploy.commands import run
 from deploy.image.__main__ import EXTRAS, build, fetch, main, make_context
+from deploy.local.commands import run
 from deploy.local.errors import CannotRun
 from deploy.manifests import KUBERNETES
 from tests.clients.party import Party, spend, state

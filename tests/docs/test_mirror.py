@@ -31,7 +31,7 @@ ELSEWHERE = {
 }
 """The test files of a package that test none of its modules by itself, and what they test instead. This list may only shrink."""
 PACKAGES = ("ordering", "payload", "joiner", "notary", "loadtest", "spark_join", "deploy")
-DECLARATIONS = {"__init__", "__main__", "errors", "settings"}
+DECLARATIONS = {"__init__", "__main__", "errors", "exit_codes", "settings"}
 """The modules that only declare or start something: the tests of the modules that use them are enough."""
 RUN_BY = {
     "ordering": ("tests/ordering", "local_reader memory pieces store salvage"),
@@ -60,9 +60,9 @@ RUN_BY = {
     "spark_join/log": ("tests/spark", "brokers client sending"),
     "spark_join/order": ("tests/spark", "identity"),
     "spark_join/report": ("tests/spark", "plots"),
-    "deploy": ("tests/deploy", "commands namespace"),
+    "deploy": ("tests/deploy", "namespace"),
     "deploy/centres": ("tests/deploy", "centres device forward"),
-    "deploy/local": ("tests/deploy", "cluster golang health jars java ports process runtime state tether"),
+    "deploy/local": ("tests/deploy", "cluster commands golang health jars java ports process runtime state tether"),
     "deploy/manifests": ("tests/deploy", "render schemas tools"),
     "deploy/pki": ("tests/deploy", "authority"),
     "deploy/render": ("tests/deploy", "kafka sites tree units worker"),

@@ -10,7 +10,7 @@ import pytest
 
 from deploy.local.jars import ALL
 from notary.config import SETTINGS, Config, check_origin, kafka_security, load
-from notary.http import parse_listen
+from notary.http.settings import parse_listen
 from notary.tls import TlsFiles
 from ordering.errors import ConfigurationError
 from ordering.settings import LogSettings

@@ -16,8 +16,8 @@ import msgspec
 from joiner import Joiner, JoinerLimits, Ready
 from notary.config import Config
 from notary.decision import Decision
-from notary.http import App
 from notary.http import call as http
+from notary.http.app import App
 from notary.http.call import Call
 from notary.index import Index
 from notary.open_log import check_genesis

@@ -28,7 +28,7 @@ from loadtest.peers.single_topic import PAYLOAD, SingleTopicLog, cut, join
 from loadtest.rig.generate import party_key_pem, submissions
 from loadtest.rig.signing import NOTARY, PARTY
 from notary.gate import Gate
-from notary.http import Server, bind
+from notary.http.server import Server, bind
 from notary.parties import Parties
 from ordering.log import ORDERING, Record
 from ordering.memory import MemoryLog

@@ -31,11 +31,11 @@ from notary.acceptor.messages import (
     Up,
 )
 from notary.bodies import Lanes
-from notary.http import Server, bind
 from notary.http.call import TEXT, Answer, Call
 from notary.http.lifecycle import BUG
 from notary.http.lines import ClientKey
 from notary.http.machine import ConnectionState
+from notary.http.server import Server, bind
 from notary.http.settings import HttpSettings
 from notary.parties import Parties
 from notary.tickets import Tickets

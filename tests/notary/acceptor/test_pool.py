@@ -22,7 +22,8 @@ from notary.acceptor.link import Link
 from notary.acceptor.messages import AcceptorSettings, AdmissionState, Answered
 from notary.acceptor.pool import PINGS_MAX, START_PINGS_MAX, _bound_again, _Process
 from notary.config import load
-from notary.http import App, bind
+from notary.http.app import App
+from notary.http.server import bind
 from ordering.errors import ConfigurationError, Fatal, FatalCode
 from tests.notary.http.checked_client import JSON, CheckedClient, Wire, post_head
 from tests.notary.http.test_app import NOT_JSON, serving

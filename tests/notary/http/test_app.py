@@ -16,9 +16,10 @@ from msgspec.structs import replace
 from notary.acceptor import AcceptorPool
 from notary.bodies import Lanes
 from notary.config import load
-from notary.http import App, Server, bind
+from notary.http.app import App
 from notary.http.call import Answer, Call
 from notary.http.reads import Read
+from notary.http.server import Server, bind
 from notary.http.settings import HttpSettings
 from notary.index.store import DECISIONS, STATES
 from notary.service import reasons

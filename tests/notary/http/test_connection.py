@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from notary.http import Server, bind, lines, writing
+from notary.http import lines, writing
 from notary.http import server as server_module
 from notary.http.call import TEXT, Call
 from notary.http.connection import DROPPED_BYTES_MAX, SLICE_BYTES, TURN_BYTES_MAX, Connection
 from notary.http.machine import TRANSITIONS, ConnectionState, Event
 from notary.http.parsing import HEAD_BYTES_MAX, Head
+from notary.http.server import Server, bind
 from notary.http.settings import HttpSettings
 from notary.http.writing import READ_BYTES_MIN, ResponseWriter, encoded
 from ordering.errors import Overloaded

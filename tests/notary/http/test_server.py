@@ -18,9 +18,12 @@ import uvloop
 
 from notary.client import tls_context
 from notary.duty_cycle import DutyCycle
-from notary.http import App, HttpSettings, Server, bind, lines
+from notary.http import lines
 from notary.http import server as server_module
+from notary.http.app import App
 from notary.http.machine import ConnectionState
+from notary.http.server import Server, bind
+from notary.http.settings import HttpSettings
 from notary.tls import Certificates, TlsFiles
 from tests.notary.certificates import Authority
 from tests.notary.http.test_connection import GET, Scripted, connected, head, served, turns

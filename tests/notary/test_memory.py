@@ -10,7 +10,7 @@ from tests.sources import ROOT
 
 SCRIPT = """
 import ctypes, sys, threading
-from notary.malloc import MMAP_BYTES, bound_memory
+from notary.memory import MMAP_BYTES, bound_memory
 
 class Usage(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()]

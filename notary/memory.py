@@ -1,13 +1,29 @@
-"""The settings of glibc's allocator with which a worker's memory stays bounded (docs/decisions/memtables.md)."""
+"""The settings of glibc's allocator and of Python's garbage collector in a worker and its acceptor processes.
+
+The reasons are in docs/decisions/memtables.md and docs/decisions/garbage-collector.md.
+"""
 
 import ctypes
+import gc
 from typing import Final
 
 MMAP_BYTES: Final = 1 << 20
 """The size from which the allocator gets a block from the system and returns it when it is freed: RocksDB's blocks of a memtable."""
+GARBAGE_OBJECTS: Final = 10_000
+"""Python's garbage collector runs when the number of containers has grown by this many.
+
+Python's default, 700, costs a worker a twentieth of its time: the collector scans tens of thousands of pending submissions. They are in
+use, and hardly any object here is in a cycle.
+"""
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 """Numbers of settings, from glibc's malloc.h."""
+
+
+def collect_garbage_rarely() -> None:
+    """Have the collector run rarely, and never scan the objects that exist now: modules and their objects stay for ever."""
+    gc.freeze()
+    gc.set_threshold(GARBAGE_OBJECTS)
 
 
 def bound_memory() -> bool:
