@@ -244,7 +244,7 @@ def _put_next(made: Path, key_file: Path, history_file: Path) -> None:
 
 
 def endorsed_next(key_file: Path, history_file: Path, origin: str, in_force: bytes) -> Path | None:
-    """Returns the history that leads from the key in force to the prepared key; None without such a key. Raises `ConfigurationError`.
+    """Returns the history that leads from the key in force to the prepared key; None without such a history. Raises `ConfigurationError`.
 
     The history is in place already if `end_anew` was killed.
     """

@@ -24,7 +24,7 @@ __all__ = [
     "StateAnswer",
     "canonical_id",
     "canonical_state",
-    "check_window",
+    "check_outcome",
     "contradicting",
     "read_decisions",
     "read_notary",
@@ -47,26 +47,38 @@ def read_decisions(body: bytes, requests: Sequence[Request], *, complete: bool) 
         if answer.transaction_id != request.transaction_id.hex():
             raise Malformed(f"about {answer.transaction_id}, but the request is {request.transaction_id.hex()}", f"{where}.transaction_id")
         _check(answer, where)
-        _check_conflicts(answer, request, f"{where}.conflicts")
     return answers
 
 
-def check_window(answer: Answer, request: Request) -> None:
-    """Raise `Malformed` if the request's time window does not allow the outcome at this log time."""
+def check_outcome(answer: Answer, request: Request) -> None:
+    """Raise `Malformed` if no notary decides this request so: for its time window, or for a conflict about a state of another request."""
     inside = request.from_ms <= answer.log_time < request.until_ms
     if (answer.outcome == "committed" and not inside) or (answer.reason == "outside-time-window" and inside):
         side = "inside" if inside else "outside"
         raise Malformed(f"{answer.reason or answer.outcome} at log_time {answer.log_time}, which is {side} the request's time window")
+    asked: Iterable[bytes] = request.inputs if answer.reason == "input-conflict" else request.references
+    asked = set(asked) if answer.conflicts else ()
+    for conflict in answer.conflicts:
+        if parse_state(conflict.state) not in asked:
+            raise Malformed(f"{conflict.state} is not among the request's {conflict.kind}s")
 
 
-def contradicting(answers: Sequence[Answer | None]) -> tuple[str, int, int] | None:
+def contradicting(answers: Sequence[Answer | None], requests: Sequence[Request]) -> tuple[str, int, int] | None:
     """Returns two answers that cannot both be true, by their places, after the reason; None without such a pair."""
-    in_order = sorted([(answer.position, answer.log_time, at) for at, answer in enumerate(answers) if answer is not None])
-    for (position, log_time, at), (position_next, log_time_next, at_next) in pairwise(in_order):
+    in_order = sorted([(answer.position, answer.log_time, at, answer.committed) for at, answer in enumerate(answers) if answer is not None])
+    for (position, log_time, at, _), (position_next, log_time_next, at_next, _) in pairwise(in_order):
         if position == position_next:
             return f"two decisions at position {position} contradict each other", at, at_next
         if log_time > log_time_next:
             return f"log_time falls from {log_time} at position {position} to {log_time_next} at {position_next}", at, at_next
+    consumed: dict[bytes, tuple[int, int]] = {}
+    for position, _, at, committed in in_order:
+        if committed:
+            for state in (*requests[at].inputs, *requests[at].references):
+                if (before := consumed.get(state)) is not None:
+                    why = f"consumed its state {format_state(state)}"
+                    return f"the transaction at position {position} is committed, and that at position {before[0]} {why}", before[1], at
+            consumed |= dict.fromkeys(requests[at].inputs, (position, at))
     return None
 
 
@@ -108,15 +120,6 @@ def _check(answer: Answer, where: str) -> None:
             raise Malformed(f"an {conflict.kind} listed under {answer.reason}", f"{where}.conflicts[{at}]")
     if any(first.state >= second.state for first, second in pairwise(decision.conflicts)):
         raise Malformed("conflicts do not ascend", where)
-
-
-def _check_conflicts(answer: Answer, request: Request, where: str) -> None:
-    """Raise `Malformed` unless each conflict is about a state that the request names as that kind."""
-    asked: Iterable[bytes] = request.inputs if answer.reason == "input-conflict" else request.references
-    asked = set(asked) if answer.conflicts else ()
-    for at, conflict in enumerate(answer.conflicts):
-        if parse_state(conflict.state) not in asked:
-            raise Malformed(f"{conflict.state} is not among the request's {conflict.kind}s", f"{where}[{at}]")
 
 
 def canonical_id(transaction_id: str | bytes) -> str:

@@ -16,7 +16,7 @@ from notary.client.answers import (
     StateAnswer,
     canonical_id,
     canonical_state,
-    check_window,
+    check_outcome,
     contradicting,
     read_decisions,
     read_notary,
@@ -292,28 +292,26 @@ class _Known:
         """Raise `Malformed` for a reply without receipts that contradicts itself or its requests. It is no evidence, and does not count."""
         for answer, request in zip(received, self.prepared.requests, strict=True):
             if answer is not None:
-                check_window(answer, request)
-        if (found := contradicting(received)) is not None:
+                check_outcome(answer, request)
+        if (found := contradicting(received, self.prepared.requests)) is not None:
             raise Malformed(found[0], "decisions")
 
     def _add(self, at: int, answer: Answer, url: str) -> None:
         if self._trust is not None:
             _checked(self._trust, answer, url)
-        try:
-            check_window(answer, self.prepared.requests[at])
-        except Malformed as problem:
-            raise self._contradiction(f"a decision contradicts its request: {problem}", (at, answer, url)) from None
         before = self.answers[at]
         if before is None:
+            try:
+                check_outcome(answer, self.prepared.requests[at])
+            except Malformed as problem:
+                raise self._contradiction(f"a decision contradicts its request: {problem}", (at, answer, url)) from None
             self.answers[at], self._from[at] = answer, url
         elif not before.same_decision(answer):
             why = f"two decisions for transaction {answer.transaction_id} contradict each other"
             raise self._contradiction(why, (at, before, self._from[at]), (at, answer, url))
-        elif before.receipt is None:
-            self.answers[at] = answer
 
     def _check_together(self) -> None:
-        if (found := contradicting(self.answers)) is not None:
+        if (found := contradicting(self.answers, self.prepared.requests)) is not None:
             why, *pair = found
             raise self._contradiction(why, *[(at, answer, self._from[at]) for at in pair if (answer := self.answers[at]) is not None])
 

@@ -82,7 +82,6 @@ FAILURES = [
     "position text",
     "unknown reason",
     "committed with reason",
-    "foreign conflict",
     "200 with null",
     "202 none",
     "202 some",
@@ -99,7 +98,7 @@ FAILURES = [
 ]
 
 
-@pytest.mark.parametrize("failure", [*FAILURES, "unproven"])
+@pytest.mark.parametrize("failure", [*FAILURES, "foreign conflict", "unproven"])
 async def test_a_failing_worker_costs_an_attempt_and_no_answer(failure: str) -> None:
     """After any failure of one worker, the client sends the same bytes to the next URL and returns its answer."""
     notary = Notary()

@@ -332,6 +332,37 @@ async def test_a_proven_outcome_against_the_time_window_is_evidence(outcome: dic
     assert raised.value.answers == (None,)
 
 
+async def test_the_outcome_before_one_against_the_time_window_is_evidence_too() -> None:
+    """Both are for one transaction. It is no outcome any more, so nothing else would show it."""
+    notary = Notary()
+
+    def decided(log_time: int, *, complete: bool) -> Callable[[bytes], bytes]:
+        def answer(body: bytes) -> bytes:
+            proven = [{**each, "receipt": receipt_of(each)} for each in [{**each, "log_time": log_time} for each in notary.submit(body)]]
+            return reply(200, {"decisions": proven}) if complete else reply(202, {"decisions": [proven[0], None]}, "Retry-After: 0")
+
+        return answer
+
+    with staged(Attacker(notary, [decided(1_000, complete=False), decided(2_000, complete=True)])) as urls:
+        async with client_of(urls) as client:
+            with pytest.raises(Contradiction, match="two decisions for transaction") as raised:
+                await client.submit(WINDOWED)
+    assert [answer.log_time for answer, _ in raised.value.evidence] == [1_000, 2_000]
+    assert raised.value.answers == (None, None)
+
+
+@pytest.mark.parametrize("receipts", [True, False])
+async def test_a_conflict_about_a_state_of_another_request_is_evidence(receipts: bool) -> None:
+    """The id covers the states. Without a receipt the decision only does not count, and another worker answers."""
+    wrong = {"outcome": "rejected", "reason": "input-conflict", "conflicts": [INPUT_1]}
+    if not receipts:
+        assert [answer.committed for answer in await answered([request(1)], wrong, receipts=False)] == [True]
+        return
+    with pytest.raises(Contradiction, match="cd:0 is not among the request's inputs") as raised:
+        await answered([request(1)], wrong)
+    assert [answer.reason for answer, _ in raised.value.evidence] == ["input-conflict"]
+
+
 async def test_an_outcome_against_the_time_window_without_a_receipt_does_not_count() -> None:
     """Without a receipt it is no evidence. Another worker answers."""
     [answer] = await answered([request(1)], OUTSIDE, receipts=False)
@@ -358,6 +389,35 @@ async def test_log_time_does_not_fall_as_position_rises(first: tuple[int, int], 
     changes = [{"position": position, "log_time": log_time} for position, log_time in (first, second)]
     with pytest.raises(Contradiction, match=problem) if problem else nullcontext():
         assert len(await answered(WINDOWED, *changes)) == 2
+
+
+@pytest.mark.parametrize(
+    ("second", "positions", "contradicts"),
+    [
+        ({"inputs": request(1)["inputs"]}, (0, 1), True),
+        ({"references": request(1)["inputs"]}, (0, 1), True),
+        ({"references": request(1)["inputs"]}, (1, 0), False),
+        ({"inputs": request(2)["inputs"], "references": request(2)["inputs"]}, (0, 1), False),
+    ],
+    ids=["a double spend", "a consumed reference", "a reference before", "its own state"],
+)
+async def test_a_proven_double_spend_is_evidence(second: dict[str, Any], positions: tuple[int, int], *, contradicts: bool) -> None:
+    """A leaf does not contain the consumed states, so only the client that sent both requests can see it."""
+    changes = [{**COMMITTED, "conflicts": [], "position": position, "log_time": 1_000} for position in positions]
+    answering = answered([request(1), {**second, "content_hash": "00" * 32}], *changes)
+    if not contradicts:
+        assert [answer.position for answer in await answering] == list(positions)
+        return
+    with pytest.raises(Contradiction, match=r"position 1 is committed, and that at position 0 consumed its state \w+:0") as raised:
+        await answering
+    assert [answer.position for answer, _ in raised.value.evidence] == [0, 1]
+
+
+async def test_a_double_spend_without_receipts_does_not_count() -> None:
+    """Another worker answers, and rejects the second request."""
+    double = [request(1), request(2, state=1)]
+    answers = await answered(double, COMMITTED, {**COMMITTED, "conflicts": []}, receipts=False)
+    assert [answer.committed for answer in answers] == [True, False]
 
 
 async def test_a_rejection_on_a_second_connection_leaves_the_outcome_unknown() -> None:
