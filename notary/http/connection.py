@@ -38,8 +38,8 @@ TURN_BYTES_MAX: Final = 64 << 10
 thousands of calls, and a transport with TLS reports only after the turn that its client does not read."""
 
 DROPPED_BYTES_MAX: Final = 256 << 10
-"""A connection reads and drops so many bytes behind its last call: to close a socket with unread bytes would cut the answer. A client that
-sends more is read no further, so that a flood takes no time."""
+"""A connection reads and drops so many bytes behind its last call: to close a socket with unread bytes would cut the answer (RFC 9112,
+9.6). A client that sends more is read no further, so that a flood takes no time."""
 
 
 class Host(Protocol):
@@ -147,9 +147,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse the bytes, or keep them until it is the connection's turn."""
-        if self._state >= ConnectionState.CLOSING:
-            return
-        if self._broken or (self._last and self._state is ConnectionState.DECIDING):
+        if self._state >= ConnectionState.CLOSING or self._broken or (self._last and self._state is ConnectionState.DECIDING):
             self._dropped_bytes += len(data)
             if self._dropped_bytes > DROPPED_BYTES_MAX:
                 self._keep(b"")
@@ -168,7 +166,8 @@ class Connection(asyncio.Protocol):
         A long poll ends at once: a client that left looks the same, and would keep the long poll for its complete wait.
         """
         self._eof = True
-        self._end_long_poll()
+        if self._current is not None and self._current.left is not None:
+            self._current.left()
         has_calls = self._in_line or self._state is ConnectionState.DECIDING or bool(self._behind or self._unread)
         if has_calls and self._transport.get_extra_info("sslcontext") is None:
             return True
@@ -216,8 +215,6 @@ class Connection(asyncio.Protocol):
         if self._state is ConnectionState.REJECTED:
             self._write_rejection(keep_alive=False)
         self._go(Event.STOP)
-        if self._state is ConnectionState.DECIDING:  # the bytes behind the last call are dropped
-            self._resume_reading()
 
     def abort(self) -> None:
         """End the connection at once."""
@@ -236,21 +233,15 @@ class Connection(asyncio.Protocol):
             self.abort()
         elif left is not None:
             self._last = True
-            if self._reading_paused:  # as in `stop`; the next turn reads the socket, after the calls that are scheduled now
-                self._resume_reading()
-                self._loop.call_soon(self._loop.call_soon, self._end_long_poll)
-            else:
-                left()
+            left()
         elif self._state is ConnectionState.IDLE:
             self._go(Event.LATE)
         else:
             self._behind.clear()
             self._break(problem)
+            if self._transport.can_write_eof():  # do not wait for its client: a flood would keep many connections open
+                self._transport.close()
         return True
-
-    def _end_long_poll(self) -> None:
-        if self._current is not None and self._current.left is not None:
-            self._current.left()
 
     def go_on(self) -> None:
         """Process the calls and bytes that were kept: now, or when it is the connection's turn."""
@@ -288,8 +279,7 @@ class Connection(asyncio.Protocol):
                 break
         self._working = False
         if self._is_held():
-            # Unread bytes behind the last call would cut its answer. Without any, a client would leave unnoticed.
-            if (self._last and self._state is ConnectionState.DECIDING) or not (self._behind or self._unread):
+            if not (self._behind or self._unread):  # then the client would leave unnoticed
                 self._resume_reading()
             return
         if self._behind:
@@ -340,14 +330,17 @@ class Connection(asyncio.Protocol):
                 if self._last:
                     self._go(Event.STOP)
             elif state >= ConnectionState.CLOSING:
-                if self._ends_soon and not self.unread_bytes:
+                if (self._ends_soon or self._transport.can_write_eof()) and not self.unread_bytes:
                     self._deadline_s = self._loop.time() + self._host.settings.goodbye_s
                 if logger.isEnabledFor(logging.DEBUG) and before < ConnectionState.CLOSING:
                     logger.debug("a connection ends event=%s state=%s network=%s", event.name.lower(), before.name.lower(), self.network)
                 self._end(before)
 
     def _end(self, before: ConnectionState) -> None:
-        """Close the transport, and read no more calls."""
+        """Read no more calls, and close the transport: if it may have bytes of an answer on their way, when the client closes its half too.
+
+        A transport with TLS itself drops the bytes that come before the client's close_notify.
+        """
         call, self._current = self._current, None
         self._behind.clear()
         self._unread = b""
@@ -357,7 +350,11 @@ class Connection(asyncio.Protocol):
                 call.reader.left()
             if call.left is not None:
                 call.left()
-        self._transport.close()
+        if self._transport.can_write_eof() and not self._eof and (self._writer.has_ended or self.unread_bytes):
+            self._transport.write_eof()
+            self._resume_reading()
+        else:
+            self._transport.close()
 
     def _start(self, call: Head) -> None:
         self._current = call

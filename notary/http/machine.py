@@ -31,7 +31,7 @@ class ConnectionState(IntEnum):
     DECIDING = 5
     """The body is complete, and the application decides."""
     CLOSING = 6
-    """The last answer is on its way out."""
+    """The last answer is on its way out, or the client has not closed its half yet."""
     CLOSED = 7
     """The transport is gone."""
 

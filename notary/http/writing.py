@@ -17,11 +17,13 @@ READ_BYTES_MIN: Final = 64 << 10
 class ResponseWriter:
     """Writes to one transport. The connection reports a client that reads too slowly with `hold`, and its recovery with `release`."""
 
-    __slots__ = ("_transport", "_unread_bytes", "held", "until_s")
+    __slots__ = ("_transport", "_unread_bytes", "has_ended", "held", "until_s")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._unread_bytes = 0
+        self.has_ended = False
+        """True once the last answer of the connection was written."""
         self.held = False
         """True while the client has too many unread bytes of answers: none of its further calls is started."""
         self.until_s = inf
@@ -30,6 +32,7 @@ class ResponseWriter:
     def answer(self, answer: Answer, *, keep_alive: bool, without_body: bool = False) -> int:
         """Writes an answer, without its body for a HEAD. Returns the number of bytes."""
         data = encoded(answer, keep_alive=keep_alive, without_body=without_body)
+        self.has_ended = not keep_alive
         self._transport.write(data)
         return len(data)
 

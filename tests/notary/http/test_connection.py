@@ -421,6 +421,29 @@ async def test_calls_behind_the_last_one_do_not_cut_its_answer(last: str, behind
         assert await _rest(talk) > len(LARGE)
 
 
+@pytest.mark.parametrize("early", [True, False])
+async def test_calls_behind_a_last_answer_do_not_cut_it(early: bool) -> None:
+    """They come with the last call, which is answered at once, or while its answer leaves."""
+    async with talking() as talk:
+        await talk.send(head("/large", "Connection: close") + CHUNKS_END + (head("/now", "X: " + "x" * SLICE_BYTES) * 60 if early else b""))
+        await _send_more(talk)
+        assert await _rest(talk) > len(LARGE)
+        assert len(talk.app.calls) == 1
+        assert talk.connection.state is ConnectionState.CLOSING
+        talk.client.close()
+        await talk.until(ConnectionState.CLOSED)
+
+
+async def test_a_client_that_does_not_close_its_half_is_not_waited_for() -> None:
+    """Nothing is left to read for it but the end."""
+    async with talking(settings=HttpSettings(goodbye_ms=20)) as talk:
+        await talk.send(head("/now", "Connection: close") + CHUNKS_END)
+        assert await _rest(talk) > 0
+        assert talk.connection.state is ConnectionState.CLOSING
+        talk.connection.check(asyncio.get_running_loop().time() + 0.03)
+        await talk.until(ConnectionState.CLOSED)
+
+
 async def test_calls_that_came_before_a_stop_do_not_cut_the_answer() -> None:
     """The first of them is kept, and reading is paused since then."""
     async with talking() as talk:
@@ -448,20 +471,23 @@ async def test_calls_behind_a_replaced_long_poll_do_not_cut_its_answer(at_once: 
 
 
 async def test_a_flood_before_a_stop_is_read_no_further_after_it() -> None:
-    """The stop resumes reading, for the few bytes of an honest client. A flood pauses it again."""
+    """After the last answer the connection is read, for the few bytes of an honest client. A flood pauses it again."""
     async with talking() as talk:
         await talk.send(head("/read") + CHUNKS_END)
         await talk.until(ConnectionState.DECIDING)
         flood = asyncio.create_task(asyncio.get_running_loop().sock_sendall(talk.client, b"\0" * len(LARGE) * 2))
         await turns(20)
         talk.connection.stop()
+        await turns(20)
+        assert talk.connection._dropped_bytes == 0
+        talk.app.calls[0].answer((200, TEXT, b"first"))
         await turns(200)
+        assert talk.connection.state is ConnectionState.CLOSING
         assert DROPPED_BYTES_MAX < talk.connection._dropped_bytes <= DROPPED_BYTES_MAX + (1 << 20)
         assert talk.connection._reading_paused
         assert not flood.done()
         flood.cancel()
-        talk.app.calls[0].answer((200, TEXT, b"first"))
-        await talk.until(ConnectionState.CLOSING, ConnectionState.CLOSED)
+        await talk.until(ConnectionState.CLOSED)
 
 
 async def test_calls_behind_a_last_one_that_had_waited_do_not_cut_its_answer() -> None:
