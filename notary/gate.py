@@ -99,7 +99,10 @@ def check_json(content_type: bytes, content_encodings: Iterable[bytes]) -> None:
         media_type, _, parameters = content_type.partition(b";")
         charset = parameters.strip().lower().replace(b'"', b"").replace(b" ", b"")
         if media_type.strip().lower() != b"application/json" or charset not in (b"", b"charset=utf-8"):
-            raise UnsupportedMediaType(f"expected Content-Type application/json, got {excerpt(content_type.decode('latin-1'))}")
+            raise UnsupportedMediaType(
+                "expected Content-Type application/json, without parameters or with charset=utf-8 alone, got"
+                f" {excerpt(content_type.decode('latin-1'))}"
+            )
     if any(encoding.lower() != b"identity" for encoding in content_encodings):
         raise UnsupportedMediaType("a compressed body is not accepted: send it without Content-Encoding")
 

@@ -91,5 +91,7 @@ def _broken(message: str, body: bytes) -> Malformed:
         at = int(found[2])
         return Malformed(f"not JSON: {reason} at byte {at}, near {excerpt(body[max(at - 8, 0) : at + 8])}")
     if message == "Input data was truncated":
+        if not body.strip():
+            return Malformed("not JSON: it is empty")
         return Malformed(f"not JSON: its {len(body)} bytes end inside a value, or a string inside an escape")
     return Malformed(f"not JSON: {excerpt(message)}")

@@ -94,7 +94,8 @@ def requests_in_pieces(wire: SubmissionJson, prefix: bytes) -> Generator[None, N
             "signature",
         )
     if not 0 < len(wire.requests) <= REQUESTS_MAX:
-        raise Malformed(f"{len(wire.requests)} requests, a submission has 1 to {REQUESTS_MAX}; split it", "requests")
+        remedy = "split it" if wire.requests else "give at least one"
+        raise Malformed(f"{len(wire.requests)} requests, a submission has 1 to {REQUESTS_MAX}; {remedy}", "requests")
     requests: list[Request] = []
     states = 0
     try:

@@ -31,7 +31,7 @@ from notary.config import NAME_BYTES_MAX, check_origin, kafka_security, load, re
 from notary.exit_codes import EXIT_DONE
 from ordering.durable import create_file
 from ordering.embedded import EmbeddedLog
-from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown
+from ordering.errors import ConfigurationError, Fatal, NotReady, OutcomeUnknown
 from ordering.genesis import append_genesis, check_empty, first_record, read_genesis
 from ordering.kafka import KafkaLog
 from ordering.log import ORDERING, Log
@@ -189,14 +189,19 @@ async def _embedded(arguments: argparse.Namespace, directory: Path, keys_made: _
 
 async def _topics(arguments: argparse.Namespace, log_settings: LogSettings) -> CreatedTopics:
     """Create both topics, or check that existing ones are empty and have the right settings."""
-    made = await create_topics(
-        log_settings.bootstrap,
-        log_settings.topic_prefix,
-        payload_partitions=arguments.partitions,
-        replication=arguments.replication,
-        security=kafka_security(log_settings, arguments.directory),
-        flush_ordering=arguments.flush_messages,
-    )
+    try:
+        made = await create_topics(
+            log_settings.bootstrap,
+            log_settings.topic_prefix,
+            payload_partitions=arguments.partitions,
+            replication=arguments.replication,
+            security=kafka_security(log_settings, arguments.directory),
+            flush_ordering=arguments.flush_messages,
+        )
+    except Fatal:  # another number of payload partitions: the remedy in this error is right only for topics without an owner
+        async with _kafka_log(arguments, log_settings) as log:
+            await check_empty(log)
+        raise
     async with _kafka_log(arguments, log_settings) as log:
         await check_empty(log)
     return made

@@ -262,7 +262,7 @@ class _Tally:
         if self._unknown:
             _print_error("the same command again is safe: decisions never change, and are written again")
         elif self.problems:
-            _print_error("the written decisions are final: correct the other requests, and run the command again")
+            _print_error("the written decisions are final: correct the cause, and run the command again")
         _print_error(self._counts())
 
     def _counts(self) -> str:

@@ -156,9 +156,12 @@ class Parser:
                 raise Malformed("CONNECT is not supported: this is not a proxy")
             self._offered = True
             return
+        version = parser.get_http_version()
+        if version not in ("1.1", "1.0"):  # httptools also takes 0.9 and 2.0
+            raise Malformed(f"HTTP/{version} is not supported: send HTTP/1.1")
         path, query = _split(self._url)
         method = parser.get_method().decode()
-        is_1_1 = parser.get_http_version() != "1.0"
+        is_1_1 = version == "1.1"
         hosts = [name for name, _ in self._headers].count(b"host")
         if hosts > 1 or (is_1_1 and not hosts):  # a proxy in front may take the other one (RFC 9112, 3.2)
             raise Malformed(f"the request has {hosts or 'no'} Host header{'s' if hosts else ''}")

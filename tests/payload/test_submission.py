@@ -135,7 +135,8 @@ def inputs(*refs: object) -> bytes:
 
 HOSTILE = [
     # (the problem, body, field, a part of the message)
-    ("nothing", b"", "", "0 bytes end inside a value"),
+    ("nothing", b"", "", "not JSON: it is empty"),
+    ("white space", b" \r\n", "", "not JSON: it is empty"),
     ("NUL", b"\x00", "", "invalid character at byte 0"),
     ("not JSON", b"party=me", "", "at byte 0, near b'party=me'"),
     ("comment", b"// x\n" + RAW, "", "invalid character"),
@@ -190,8 +191,8 @@ HOSTILE = [
     ("signature with white space", body_of(GOOD, signature="AA AA"), "signature", "base64"),
     ("signature with a line end", body_of(GOOD, signature="AAAA\n"), "signature", "base64"),
     ("signature not ASCII", body_of(GOOD, signature="AAA\u00c4"), "signature", "base64"),
-    ("no requests", body_of(), "requests", "0 requests, a submission has 1 to 1000"),
-    ("too many requests", body_of(*[GOOD] * 1001), "requests", "1001 requests"),
+    ("no requests", body_of(), "requests", "0 requests, a submission has 1 to 1000; give at least one"),
+    ("too many requests", body_of(*[GOOD] * 1001), "requests", "1001 requests, a submission has 1 to 1000; split it"),
     ("requests an object", body_of(requests={}), "requests", "expected an array, got an object"),
     ("request a string", body_of(GOOD, "x"), "requests[1]", "expected an object, got a string"),
     (

@@ -22,7 +22,7 @@ from notary.open_log import check_genesis, open_log
 from ordering.embedded import EmbeddedLog
 from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown
 from ordering.genesis import read_genesis
-from ordering.log import ORDERING, Log
+from ordering.log import ORDERING, Log, check_payload_partitions
 from ordering.memory import MemoryLog
 from ordering.topics import CreatedTopics
 from tests.notary.cli.written import embedded_log
@@ -337,6 +337,7 @@ class Topics:
         if self.log is None:
             self.log = MemoryLog(payload_partitions)
             return CreatedTopics(("notary.ordering", "notary.payload"), (), ())
+        check_payload_partitions("topic notary.payload", self.log.payload_partitions, payload_partitions, "give --partitions")
         return CreatedTopics((), ("notary.ordering", "notary.payload"), ())
 
     async def open(self, *_: object, **__: object) -> MemoryLog:
@@ -364,6 +365,19 @@ def test_topics_that_belong_to_somebody_are_refused(tmp_path: Path, topics: Topi
     assert "it belongs to notary 'O=N', origin 'notary.example/x'" in capsys.readouterr().err
     assert topics.log.end(ORDERING) == 2
     assert not (tmp_path / "second").exists()
+
+
+def test_the_owner_is_named_before_the_partitions(tmp_path: Path, topics: Topics, capsys: pytest.CaptureFixture[str]) -> None:
+    """With another number of partitions, topics of somebody are rejected with the owner's name, and empty topics with both numbers."""
+    topics.log = MemoryLog(3)
+    assert init(*names(tmp_path / "n"), *KAFKA) == 2
+    assert "has 3 payload partitions, wanted 16" in capsys.readouterr().err
+    assert init(*names(tmp_path / "first"), *KAFKA, "--partitions", 3) == 0
+    assert init(*names(tmp_path / "n"), *KAFKA) == 2
+    err = capsys.readouterr().err
+    assert "it belongs to notary 'O=N', origin 'notary.example/x'" in err
+    assert "--partitions" not in err
+    assert not (tmp_path / "n").exists()
 
 
 def test_topics_with_records_of_nobody_are_refused(tmp_path: Path, topics: Topics, capsys: pytest.CaptureFixture[str]) -> None:
@@ -429,14 +443,13 @@ def test_a_second_init_for_another_log_is_refused(tmp_path: Path, other: tuple[s
 
 @pytest.mark.kafka
 async def test_topics_are_made_once(tmp_path: Path, kafka_cluster: Cluster, kafka_prefix: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """On brokers topics and genesis record are made; another number of partitions and a second notary are rejected with the reason."""
+    """On brokers topics and genesis record are made; a second notary is rejected with their owner, with any number of partitions."""
     kafka = ("--kafka", kafka_cluster.bootstrap, "--topic-prefix", kafka_prefix)
     assert await asyncio.to_thread(init, *names(tmp_path / "first"), *kafka, "--partitions", 3, "--flush-messages") == 0
     capsys.readouterr()
-    assert await asyncio.to_thread(init, *names(tmp_path / "n"), *kafka) == 2
-    assert "has 3 payload partitions, wanted 16" in capsys.readouterr().err
-    assert await asyncio.to_thread(init, *names(tmp_path / "n"), *kafka, "--partitions", 3) == 2
-    assert "it belongs to notary 'O=N'" in capsys.readouterr().err
+    for partitions in (16, 3):
+        assert await asyncio.to_thread(init, *names(tmp_path / "n"), *kafka, "--partitions", partitions) == 2
+        assert "it belongs to notary 'O=N'" in capsys.readouterr().err
     assert not (tmp_path / "n").exists()
     log = await open_log(load(tmp_path / "first" / "notary.toml", environment={}))
     genesis, _ = await read_genesis(log)

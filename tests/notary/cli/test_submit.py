@@ -153,6 +153,7 @@ def test_a_rejection_stops_the_run(key: str, lines: str, capfd: pytest.CaptureFi
     assert len(worker.bodies) <= 3
     assert "403 bad-signature: because of bad-signature" in err
     assert "not admitted: " in err
+    assert "correct the cause, and run the command again" in err  # the requests may be in order
 
 
 def test_a_contradiction_is_reported_with_both_answers(key: str, lines: str, capfd: pytest.CaptureFixture[str]) -> None:

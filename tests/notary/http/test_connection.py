@@ -877,6 +877,18 @@ async def test_the_version_decides_about_host_and_expect(call: bytes, answer: by
         assert (await talk.read()).startswith(answer)
 
 
+@pytest.mark.parametrize("version", [b"0.9", b"2.0"])
+async def test_other_versions_of_http_are_rejected(version: bytes) -> None:
+    """A call that names another version than 1.0 or 1.1 gets a 400 with that version, and the connection ends."""
+    async with talking() as talk:
+        await talk.send(b"GET /now HTTP/" + version + b"\r\nHost: x\r\n\r\n")
+        answer = await talk.read()
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"HTTP/" + version + b" is not supported: send HTTP/1.1" in answer
+        assert await talk.read() == b""
+        assert not talk.app.calls
+
+
 async def test_all_unread_answers_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections of the address with the most unread bytes end, and those of parties last."""
     monkeypatch.setattr(server_module, "UNREAD_BYTES_MAX", 3 * len(LARGE) // 2)

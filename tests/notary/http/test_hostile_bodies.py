@@ -275,7 +275,10 @@ def test_a_signature_that_is_not_good_is_rejected(client: CheckedClient, bank: B
     assert (answer.status_code, answer.json()["type"]) == (403, "/problems/bad-signature"), answer.text
 
 
-MEDIA_TYPES = ["", "text/plain", "application/jsonp", "application/json; charset=latin-1", "application/json; charset", "é/json", ";"]
+MEDIA_TYPES = [
+    *("", "text/plain", "application/jsonp", "é/json", ";"),
+    *("application/json; charset=latin-1", "application/json; charset", "application/json; charset=utf-8; profile=x"),
+]
 
 
 @pytest.mark.parametrize("media_type", MEDIA_TYPES)
@@ -284,6 +287,7 @@ def test_another_media_type_is_unsupported(client: CheckedClient, bank: Bank, me
     headers = {"content-type": media_type.encode()} if media_type else {}
     answer = client.ask("POST", "/v1/submissions", content=bank.body(spend()), headers=headers)
     assert (answer.status_code, answer.json()["type"]) == (415, "/problems/unsupported-media-type")
+    assert "without parameters or with charset=utf-8 alone" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("encodings", [["gzip"], ["identity", "gzip"], ["gzip", "identity"], [""]])
