@@ -8,7 +8,9 @@ A log passes through these packages and modules:
 
 | package or module | contents |
 |---|---|
-| `log/` | reads the records of both topics from brokers or an archive; archives them; restores them into a cluster |
+| `log/` | reads the records of both topics from brokers or an archive; restores them into a cluster |
+| `archiving` | adds the records of both topics to an archive |
+| `identity` | the log's identity, its keys and their signatures (R10) |
 | `order/` | the join: from the log to the requests in the global order |
 | `decisions` | outcome, reason and conflicts of each request |
 | `tree` | leaves, roots at any size, each checkpoint compared with its root |

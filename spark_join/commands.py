@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from deploy.local.errors import CannotRun
+from spark_join.archiving import archive
 from spark_join.arguments import PREFIX, parser
 from spark_join.engine.session import cause, open_session, refuse_folder_of_its_own
 from spark_join.engine.stages import Progress, Stages
@@ -26,7 +27,6 @@ from spark_join.errors import CLEAN, COULD_NOT, VIOLATED, CouldNotVerify
 from spark_join.exports import read_exports
 from spark_join.kept_state import newest_state, read_state, verified_ranges, write_state
 from spark_join.log.archive import read_archive, read_ranges, unlisted
-from spark_join.log.archiving import archive
 from spark_join.log.brokers import read_kafka
 from spark_join.log.client import PROPERTIES, Kafka, decode_properties, parse_properties
 from spark_join.log.restore import restore

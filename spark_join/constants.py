@@ -1,5 +1,6 @@
 """The numbers that docs/formats.md and docs/rules.md define, written down a second time: nothing here is imported from the notary."""
 
+from hashlib import sha256
 from typing import Final
 
 FORMAT_VERSION: Final = 2
@@ -57,6 +58,9 @@ TIME_MAX_MS: Final = 2**53 - 1
 INDEX_MAX: Final = 2**32 - 1
 OPEN_FROM_MS: Final = -(2**63)
 OPEN_UNTIL_MS: Final = 2**63 - 1
+
+ROOT_OF_NOTHING: Final = sha256(b"").digest()
+"""The root of a tree without leaves (RFC 6962, 2.1)."""
 
 COMMITTED: Final = 0
 INPUT_CONFLICT: Final = 1

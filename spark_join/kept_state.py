@@ -30,9 +30,9 @@ from pyspark.sql import functions as F
 from spark_join.engine.files import file_hashes, read_files, refuse_other_bytes, rows_among, rows_in, sync_files, write_complete, write_last
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
+from spark_join.identity import Identity
 from spark_join.log import TopicPartition
 from spark_join.log.archive import ArchivedRanges, first_ranges, read_ranges
-from spark_join.order.identity import Identity
 from spark_join.state import GROWING, STANDING, AppliedState, Find, LastRecord
 from spark_join.tree import CHUNK_BITS, root_of
 

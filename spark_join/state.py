@@ -22,13 +22,13 @@ import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark_join.constants import ROOT_OF_NOTHING
 from spark_join.engine.columns import frame_of, part, u64
 from spark_join.engine.files import PREFIX_BYTES
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
+from spark_join.identity import Identity
 from spark_join.log import LogFrames, TopicPartition, describe, records_since
-from spark_join.order.identity import Identity
-from spark_join.tree import ROOT_OF_NOTHING
 
 GROWING: Final = {
     "ids": "id binary",

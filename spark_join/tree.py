@@ -24,14 +24,13 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from spark_join.constants import LEAF_PREFIX
+from spark_join.constants import LEAF_PREFIX, ROOT_OF_NOTHING
 from spark_join.engine.columns import frame_of, part, sha256, u64, unsigned
 from spark_join.engine.stages import Stages
 from spark_join.order.effects import BEYOND, OWN
 from spark_join.violations import render_hex, violations
 
 CHUNK_BITS = 16
-ROOT_OF_NOTHING = digest(b"").digest()
 
 
 def leaves(decisions: DataFrame) -> DataFrame:

@@ -15,10 +15,10 @@ from spark_join.engine.columns import frame_of, part, sha256, u64
 from spark_join.engine.stages import Stages
 from spark_join.exports import Exports, refuse_ahead, refuse_behind_hole, refuse_others
 from spark_join.exports.compare import compare
+from spark_join.identity import Identity
 from spark_join.log import ORDERING, LogFrames, TopicPartition
 from spark_join.order.anomalies import differences, sequence_gaps, settled_by_owner
 from spark_join.order.effects import BEYOND, carry_of
-from spark_join.order.identity import Identity
 from spark_join.order.join import Joined, Undecided, join
 from spark_join.order.payloads import Keys
 from spark_join.order.salvage import DECISION, HASH, LOST, claims, wrong_items

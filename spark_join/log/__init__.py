@@ -1,4 +1,4 @@
-"""A log: the records of both topics, read from brokers or from an archive. It can be added to an archive, and restored into a cluster."""
+"""A log: the records of both topics, read from brokers or from an archive, or restored into a cluster."""
 
 from collections.abc import Callable, Mapping
 from typing import Final

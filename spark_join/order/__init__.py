@@ -2,7 +2,7 @@
 
 | module | contents |
 |---|---|
-| `ordering_records`, `identity` | decoded ordering records; the log's identity, its keys and their signatures (R10) |
+| `ordering_records` | decoded ordering records, with the signer of each |
 | `payloads` | decoded payload values, and the parties' signatures |
 | `effects` | the ordering records that take effect, and the history over them (R2, R5, R6, R10) |
 | `contents` | the content of each entry (R3), and the position of each first occurrence (R7) |

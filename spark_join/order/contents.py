@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from spark_join.constants import FILL_BYTES, HASH_BYTES, KEY_BYTES
 from spark_join.engine.columns import before, frame_of, part
 from spark_join.engine.columns import sha256 as hash_of
-from spark_join.order.identity import Identity
+from spark_join.identity import Identity
 from spark_join.order.payloads import DecodedRequest, DecodedSubmission, Keys, PayloadDecoder, Signatures
 from spark_join.order.salvage import Salvage
 

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from spark_join.constants import HASH_BYTES, SALVAGE_FORMAT, SENT_AT_AHEAD_MAX_MS, VIEWS_KEPT, VOTERS_MS
-from spark_join.order.identity import NOTARY_KINDS, Identity
+from spark_join.identity import NOTARY_KINDS, Identity
 
 NO_SEQUENCE: Final = bytes(8)
 OWN, FOREIGN, OLD, BEYOND = "own", "foreign", "old", "beyond"

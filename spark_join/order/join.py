@@ -8,10 +8,10 @@ from spark_join.constants import FORMAT_VERSION
 from spark_join.engine.columns import frame_of
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
+from spark_join.identity import Identity
 from spark_join.log import LogFrames
 from spark_join.order import contents, effects, ordering_records, salvage
 from spark_join.order.anomalies import missing_offsets
-from spark_join.order.identity import Identity
 from spark_join.order.ordering_records import identity_at_start, with_rotations
 from spark_join.order.payloads import Keys
 from spark_join.state import AppliedState

@@ -37,8 +37,8 @@ from spark_join.constants import ID_BYTES, NAME_BYTES_MAX, RECORD_FORMAT, SALVAG
 from spark_join.engine.columns import part
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
+from spark_join.identity import Identity, identity_of
 from spark_join.log import ORDERING, LogFrames
-from spark_join.order.identity import Identity, identity_of
 from spark_join.order.salvage import MalformedItem, read_items
 
 Fields = dict[str, Any]

@@ -15,12 +15,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from ordering.log import ORDERING, Record
+from spark_join.archiving import Archived, _last_record, archive
 from spark_join.arguments import RANGE_RECORDS_MAX
 from spark_join.engine.session import cause
 from spark_join.engine.stages import OnStage
 from spark_join.errors import CouldNotVerify
 from spark_join.log.archive import ArchivedFile, read_archive, unlisted
-from spark_join.log.archiving import Archived, _last_record, archive
 from spark_join.log.brokers import read_kafka
 from spark_join.log.client import Kafka
 from spark_join.log.files import Digest, digests
@@ -186,7 +186,7 @@ def test_range_that_is_there_keeps_its_files(spark: SparkSession, kafka: Kafka, 
     def fail(folder: Path) -> None:
         raise OSError("the disk does not sync")
 
-    monkeypatch.setattr("spark_join.log.archiving.sync_folder", fail)
+    monkeypatch.setattr("spark_join.archiving.sync_folder", fail)
     with pytest.raises(OSError, match="does not sync"):
         _archived(spark, kafka, tmp_path)
     assert read_archive(spark, tmp_path).payload.count() == 3

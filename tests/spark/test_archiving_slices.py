@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_join.archiving import offsets_in, slices
 from spark_join.log import ORDERING, TopicPartition
-from spark_join.log.archiving import offsets_in, slices
 from spark_join.log.kafka import OffsetRange
 
 lengths = st.integers(0, 40)

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_join.identity import Identity
 from spark_join.log.archive import read_archive
 from spark_join.order import contents
-from spark_join.order.identity import Identity
 from spark_join.order.ordering_records import identity_at_start, parse
 from tests.checkers.records import key_of
 from tests.checkers.signed_log import SignedLog, payload_of

@@ -10,8 +10,8 @@ import pytest
 from notary.decision import Decision, Outcome
 from ordering.records import SalvageDone, SalvageItems, Settle
 from ordering.records import View as OrderingView
+from spark_join.identity import Identity, identity_of
 from spark_join.order.effects import AppliedRecord, Effects, carry_of
-from spark_join.order.identity import Identity, identity_of
 from spark_join.order.ordering_records import SCHEMA, Fields, read
 from tests.checkers.records import View
 from tests.checkers.replay import ORDERING, Applied, RecordsByPartition, Replayed, Seen, Why, replay

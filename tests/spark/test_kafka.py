@@ -26,11 +26,11 @@ from notary import keys as keys_of_notary
 from notary.config import load
 from ordering.records import Entry, decode
 from ordering.signatures import SigningKey
+from spark_join.archiving import Archived, archive
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.kept_state import read_state
 from spark_join.log.archive import read_archive
-from spark_join.log.archiving import Archived, archive
 from spark_join.log.brokers import read_kafka
 from spark_join.log.client import Kafka, client_settings, decode_properties, parse_properties
 from spark_join.log.kafka import Admin, OffsetRange, read_log_offsets

@@ -32,8 +32,8 @@ from ordering.records import (
 )
 from ordering.salvage import Decided, Hashed, Lost
 from spark_join.constants import RECORD_DOMAIN
+from spark_join.identity import Identity, is_signed
 from spark_join.order import ordering_records
-from spark_join.order.identity import Identity, is_signed
 from spark_join.order.ordering_records import Fields, read
 from spark_join.order.salvage import Item, read_items
 from tests.checkers import records as one_by_one

@@ -14,10 +14,11 @@ from aiokafka.record.util import calc_crc32c
 from aiokafka.structs import TopicPartition as KafkaPartition
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_join import archiving
+from spark_join.archiving import Archived, archive
 from spark_join.errors import CouldNotVerify
-from spark_join.log import LogFrames, archiving, reading
+from spark_join.log import LogFrames, reading
 from spark_join.log.archive import read_archive
-from spark_join.log.archiving import Archived, archive
 from spark_join.log.brokers import read_kafka
 from spark_join.log.client import Kafka
 from spark_join.log.kafka import OffsetRange
