@@ -94,7 +94,7 @@ class InFlight:
         app, requests = self._app, self._submission.requests
         try:
             for at in range(0, len(requests), IDS_A_PIECE):
-                if self not in app.waiting or self._may_not_read():
+                if self._may_not_read():
                     break
                 piece = requests[at : at + IDS_A_PIECE]
                 if not self._worker.index.has_decided([request.transaction_id for request in piece]):

@@ -253,7 +253,7 @@ class Effects:
         if row["partition"] >= carry.partitions:
             return "partition"
         if row["sealed"] and SALVAGE_FORMAT in carry.formats:
-            carry.sealed, self.salvage, verdict.is_sealed = True, None, True
+            carry.sealed, verdict.is_sealed = True, True
             verdict.log_time_ms, verdict.reached = carry.log_time_ms, incarnation.reached
             incarnation.reached = row["sequence"]
             return None

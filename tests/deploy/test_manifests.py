@@ -38,7 +38,7 @@ def of_kind(manifests: list[Manifest], *kinds: str) -> dict[str, Manifest]:
 
 def pods(manifests: list[Manifest]) -> dict[str, dict[str, Any]]:
     """Returns our pod templates, by kind and name."""
-    found = {name_of(each): each["spec"]["template"] for each in manifests if each["kind"] in ("StatefulSet", "Job")}
+    found = {name_of(each): each["spec"]["template"] for each in manifests if each["kind"] in ("StatefulSet", "Deployment", "Job")}
     return found | {name_of(each): each["spec"]["jobTemplate"]["spec"]["template"] for each in manifests if each["kind"] == "CronJob"}
 
 
@@ -89,9 +89,15 @@ def test_every_kind_that_is_wanted_is_there(rendered: Rendered, overlay: str) ->
     }  # fmt: skip
 
 
-def test_a_mirror_has_one_process_that_copies_and_no_workers(tools: Tools, schemas: Schemas) -> None:
+@pytest.fixture(scope="module")
+def mirrored(tools: Tools) -> list[Manifest]:
+    """The mirror's site."""
+    return render(tools, KUBERNETES / MIRROR)
+
+
+def test_a_mirror_has_one_process_that_copies_and_no_workers(mirrored: list[Manifest], schemas: Schemas) -> None:
     """The mirror's site fits the schemas. It runs `notary mirror` from the source to its brokers, and nothing that needs a log."""
-    manifests = render(tools, KUBERNETES / MIRROR)
+    manifests = mirrored
     (source,) = documents((KUBERNETES / MIRROR / "source.yaml").read_text())
     assert [problem for manifest in [*manifests, source] for problem in schemas.problems(manifest)] == []
     assert of_kind(manifests, "KafkaTopic") == {}
@@ -114,18 +120,14 @@ def test_a_mirror_has_one_process_that_copies_and_no_workers(tools: Tools, schem
     assert users == [["source-ca", "source-user", "source-user"], ["log-cluster-ca-cert", "mirror", "mirror"]]
 
 
-def test_the_failovers_pod_reaches_both_sites(tools: Tools, schemas: Schemas) -> None:
-    """The pod that an operator starts by hand fits its schema. It has the mirror's settings for both logs, with the user `failover`."""
-    manifests = render(tools, KUBERNETES / MIRROR)
-    claim, pod = documents((KUBERNETES / MIRROR / "failover.yaml").read_text())
-    assert schemas.problems(claim) + schemas.problems(pod) == []
-    mirror = of_kind(manifests, "Deployment")["mirror"]["spec"]["template"]
+def test_the_failovers_pod_reaches_both_sites(mirrored: list[Manifest]) -> None:
+    """The pod that an operator starts by hand has the mirror's settings for both logs, with the user `failover`."""
+    _, pod = documents((KUBERNETES / MIRROR / "failover.yaml").read_text())
+    mirror = of_kind(mirrored, "Deployment")["mirror"]["spec"]["template"]
     assert mirror["metadata"]["labels"].items() - pod["metadata"]["labels"].items() == {("app", "mirror")}
     (container,), (of_mirror,) = pod["spec"]["containers"], mirror["spec"]["containers"]
-    assert container["securityContext"] == of_mirror["securityContext"]
-    assert pod["spec"]["securityContext"].items() <= mirror["spec"]["securityContext"].items()
     written = re.findall(r"cat > (\S+) <<'END'\n(.*?)END\n", container["args"][0], re.DOTALL)
-    settings = {file: tomllib.loads(text) for file, text in settings_of(manifests).items() if file.endswith(".toml")}
+    settings = {file: tomllib.loads(text) for file, text in settings_of(mirrored).items() if file.endswith(".toml")}
     pairs = (("source", "source.toml"), ("mirror", "notary.toml"))
     expected = {f"/tmp/{to}.toml": {key: settings[of][key] for key in ("name", "origin", "log")} for to, of in pairs}
     assert {file: tomllib.loads(text) for file, text in written} == expected
@@ -220,15 +222,20 @@ def test_topics_are_as_workers_insist(rendered: Rendered, overlay: str) -> None:
 
 @overlays
 def test_no_setting_that_strimzi_drops(rendered: Rendered, overlay: str) -> None:
-    """No setting has a prefix that Strimzi drops silently from the brokers' configuration."""
+    """Brokers keep all records of topics without settings of their own; no setting has a prefix that Strimzi drops silently."""
     dropped = (
         "advertised.", "authorizer.", "broker.", "controller", "host.name", "inter.broker.listener.name", "listener.", "listeners",
         "log.dir", "node.id", "password.", "port", "process.roles", "sasl.", "security.", "servers", "ssl.", "super.user", "zookeeper.",
     )  # fmt: skip
     config = of_kind(rendered[overlay], "Kafka")["log"]["spec"]["kafka"]["config"]
     assert [name for name in config if name.startswith(dropped)] == []
-    assert (config["auto.create.topics.enable"], config["delete.topic.enable"]) == (False, False)
-    assert config["unclean.leader.election.enable"] is False
+    replicas, in_sync = {"one-zone": (1, 1), "three-zones": (3, 2)}[overlay]
+    assert config == {
+        **{f"{name}.replication.factor": replicas for name in ("default", "offsets.topic", "transaction.state.log")},
+        **dict.fromkeys(("min.insync.replicas", "transaction.state.log.min.isr"), in_sync),
+        **{f"{name}.enable": False for name in ("auto.create.topics", "delete.topic", "unclean.leader.election")},
+        "log.retention.ms": -1,
+    }
 
 
 def test_one_replica_in_each_zone(rendered: Rendered) -> None:
@@ -242,29 +249,49 @@ def test_one_replica_in_each_zone(rendered: Rendered) -> None:
         (zone,) = match["values"]
         zones[role].append(zone)
         assert pool["spec"]["replicas"] == 1
-        assert all(not volume["deleteClaim"] for volume in pool["spec"]["storage"]["volumes"])
     assert sorted(zones["controller"]) == sorted(zones["broker"]) == ["zone-a", "zone-b", "zone-c"]
     assert of_kind(rendered["three-zones"], "Kafka")["log"]["spec"]["kafka"]["rack"]["topologyKey"] == "topology.kubernetes.io/zone"
+
+
+WRITE, READ = {"Read", "Write", "Describe", "DescribeConfigs"}, {"Read", "Describe"}
+
+
+def rights_of(manifests: list[Manifest]) -> dict[str, dict[str, set[str]]]:
+    """Returns the operations of each user, by topic; those on the cluster under `cluster`."""
+    may: dict[str, dict[str, set[str]]] = {}
+    for name, user in of_kind(manifests, "KafkaUser").items():
+        may[name] = {}
+        for acl in user["spec"]["authorization"]["acls"]:
+            assert acl.get("type", "allow") == "allow"
+            assert acl["resource"] in ({"type": "cluster"}, {**acl["resource"], "type": "topic", "patternType": "literal"})
+            may[name].setdefault(acl["resource"].get("name", "cluster"), set()).update(acl["operations"])
+    return may
+
+
+def test_users_of_one_work_may_no_more_than_it_needs(mirrored: list[Manifest]) -> None:
+    """A mirror only reads its source, and alters no settings. Only users that are deleted afterwards may do that."""
+    by_hand = [each for file in ("mirror/source.yaml", "reassign.yaml") for each in documents((KUBERNETES / file).read_text())]
+    ordering, payload = topics.topic_names("notary")
+    failing_over, moving = WRITE | {"Create", "AlterConfigs"}, {"Describe", "AlterConfigs"}
+    wanted = {
+        "mirror": {ordering: WRITE, payload: WRITE | {"Alter"}},
+        "failover": {ordering: failing_over, payload: failing_over},
+        "mirror-source": {ordering: READ | {"DescribeConfigs"}, payload: READ | {"DescribeConfigs"}},
+        "reassign": {"cluster": {"Alter", "AlterConfigs"}, ordering: moving, payload: moving},
+    }
+    assert rights_of([*mirrored, *by_hand]).items() >= wanted.items()
 
 
 @overlays
 def test_users_may_no_more_than_they_need(rendered: Rendered, overlay: str) -> None:
     """Workers read and write, readers read, and no user deletes or alters topics or the cluster."""
-    may: dict[str, dict[str, set[str]]] = {}
-    for name, user in of_kind(rendered[overlay], "KafkaUser").items():
-        may[name] = {}
-        for acl in user["spec"]["authorization"]["acls"]:
-            assert acl.get("type", "allow") == "allow"
-            assert (acl["resource"]["type"], acl["resource"]["patternType"]) == ("topic", "literal")
-            may[name].setdefault(acl["resource"]["name"], set()).update(acl["operations"])
-        assert user["spec"]["quotas"]["consumerByteRate"] > 0
-    write, read = {"Read", "Write", "Describe", "DescribeConfigs"}, {"Read", "Describe"}
+    assert all(user["spec"]["quotas"]["consumerByteRate"] > 0 for user in of_kind(rendered[overlay], "KafkaUser").values())
     ordering, payload = topics.topic_names("notary")
-    assert may == {
-        "worker": {ordering: write, payload: write},
-        "owner": {ordering: write, payload: write},
-        "archive": {ordering: read, payload: read},
-        "auditor": {ordering: read, payload: read},
+    assert rights_of(rendered[overlay]) == {
+        "worker": {ordering: WRITE, payload: WRITE},
+        "owner": {ordering: WRITE, payload: WRITE},
+        "archive": {ordering: READ, payload: READ},
+        "auditor": {ordering: READ, payload: READ},
     }
     kafka = of_kind(rendered[overlay], "Kafka")["log"]["spec"]["kafka"]
     assert kafka["authorization"] == {"type": "simple"}
@@ -325,8 +352,21 @@ def test_a_worker_speaks_tls_by_the_names_of_its_services(rendered: Rendered, ov
     assert "subPath" not in mount, "the kubelet never changes such a file again"
     issuers = of_kind(rendered[overlay], "Issuer")
     assert issuers["workers"]["spec"]["ca"]["secretName"] == certificates["authority"]["spec"]["secretName"]
-    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-        assert worker_container(rendered[overlay])[probe]["httpGet"]["port"] == "health"
+    assert certificates["authority"]["spec"]["isCA"] is True
+    assert all("server auth" in certificates[name]["spec"]["usages"] for name in ("worker", "clients"))
+    ingress, clients = of_kind(rendered[overlay], "Ingress")["clients"]["spec"], certificates["clients"]["spec"]
+    assert ingress["tls"] == [{"hosts": clients["dnsNames"], "secretName": clients["secretName"]}]
+    (path,) = (path for rule in ingress["rules"] for path in rule["http"]["paths"])
+    assert path["backend"]["service"] == {"name": "worker", "port": {"name": "https"}}
+
+
+@overlays
+def test_a_worker_that_stalls_is_not_killed_at_once(rendered: Rendered, overlay: str) -> None:
+    """It opens its index before it answers, for up to 5 min, and is restarted only after it has not answered for a minute."""
+    probes = {name: probe for name, probe in worker_container(rendered[overlay]).items() if name.endswith("Probe")}
+    assert {probe["httpGet"]["port"] for probe in probes.values()} == {"health"}
+    seconds = {name: probe["periodSeconds"] * probe["failureThreshold"] for name, probe in probes.items()}
+    assert seconds == {"startupProbe": 300, "livenessProbe": 60, "readinessProbe": 4}
 
 
 @overlays
@@ -340,7 +380,9 @@ def test_a_stopping_worker_has_time(rendered: Rendered, tmp_path: Path, overlay:
 
 @overlays
 def test_workers_outlive_their_pods(rendered: Rendered, overlay: str) -> None:
-    """Workers start together, keep their volumes, and at most one is evicted at a time, a broken one always."""
+    """Workers start together, keep their volumes, and at most one is evicted at a time, a broken one always. Brokers keep theirs too."""
+    pools = of_kind(rendered[overlay], "KafkaNodePool").values()
+    assert all(volume["deleteClaim"] is False for pool in pools for volume in pool["spec"]["storage"]["volumes"])
     worker = of_kind(rendered[overlay], "StatefulSet")["worker"]["spec"]
     assert worker["podManagementPolicy"] == "Parallel"
     assert worker["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
@@ -348,7 +390,8 @@ def test_workers_outlive_their_pods(rendered: Rendered, overlay: str) -> None:
     assert (budget["maxUnavailable"], budget["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
     assert budget["selector"] == worker["selector"]
     services = of_kind(rendered[overlay], "Service")
-    assert services[worker["serviceName"]]["spec"]["clusterIP"] == "None"
+    of_each = services[worker["serviceName"]]["spec"]
+    assert (of_each["clusterIP"], of_each["publishNotReadyAddresses"]) == ("None", True), "one that is not ready answers look-ups"
     for service in services.values():
         assert service["spec"]["selector"] == worker["selector"]["matchLabels"] == {"app": "worker"}
 
@@ -363,10 +406,10 @@ def test_workers_are_spread_by_zone(rendered: Rendered) -> None:
 
 
 @overlays
-def test_pods_are_restricted(rendered: Rendered, with_restore: list[Manifest], overlay: str) -> None:
+def test_pods_are_restricted(rendered: Rendered, other_pods: list[Manifest], overlay: str) -> None:
     """Pods meet Pod Security's `restricted`, with a read-only root, no token, and no variables of Services."""
     assert of_kind(rendered[overlay], "Namespace")["notary"]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
-    for name, pod in pods([*rendered[overlay], *with_restore]).items():
+    for name, pod in pods([*other_pods, *rendered[overlay]]).items():
         spec = pod["spec"]
         assert spec["enableServiceLinks"] is False, name
         assert spec["automountServiceAccountToken"] is False, name
@@ -403,6 +446,8 @@ def test_the_pods_that_strimzi_makes_are_restricted(rendered: Rendered, overlay:
         made = {name: value["securityContext"] for name, value in template.items() if name.endswith("Container")}
         assert made.keys() in ({"kafkaContainer", "initContainer"}, {"topicOperatorContainer", "userOperatorContainer"})
         assert all(context == wanted for context in made.values()), made
+    operators = spec["entityOperator"]["template"]
+    assert operators["topicOperatorContainer"]["env"] == [{"name": "STRIMZI_USE_FINALIZERS", "value": "false"}], "no topic can be deleted"
 
 
 @overlays
@@ -412,16 +457,19 @@ def test_no_service_makes_a_variable_of_the_notary(rendered: Rendered, overlay: 
 
 
 @overlays
-def test_secrets_are_mounted_as_workers_accept_them(rendered: Rendered, overlay: str) -> None:
+def test_secrets_are_mounted_as_workers_accept_them(rendered: Rendered, other_pods: list[Manifest], overlay: str) -> None:
     """Files of a Secret are root's, and readable by the pod's group alone, which a worker accepts (`tests/notary/test_access.py`)."""
-    for name, pod in pods(rendered[overlay]).items():
+    for name, pod in pods([*other_pods, *rendered[overlay]]).items():
         secrets = [volume[kind] for volume in pod["spec"]["volumes"] for kind in ("secret", "projected") if kind in volume]
         assert all(secret["defaultMode"] == 0o440 for secret in secrets), name
         assert pod["spec"]["securityContext"]["fsGroup"] == pod["spec"]["securityContext"]["runAsGroup"], name
 
 
-@pytest.mark.parametrize(("file", "user"), [("owner.yaml", "owner"), ("owner-work.yaml", "owner"), ("reassign.yaml", "reassign")])
-def test_pods_by_hand_are_restricted_too(rendered: Rendered, schemas: Schemas, file: str, user: str) -> None:
+@pytest.mark.parametrize(
+    ("file", "user"),
+    [("owner.yaml", "owner"), ("owner-work.yaml", "owner"), ("reassign.yaml", "reassign"), ("mirror/failover.yaml", "failover")],
+)
+def test_pods_by_hand_are_restricted_too(rendered: Rendered, mirrored: list[Manifest], schemas: Schemas, file: str, user: str) -> None:
     """The pods that an operator starts by hand fit their schema, are restricted like the others, and connect as their user."""
     made = documents((KUBERNETES / file).read_text())
     assert [problem for each in made for problem in schemas.problems(each)] == []
@@ -430,15 +478,15 @@ def test_pods_by_hand_are_restricted_too(rendered: Rendered, schemas: Schemas, f
     job = next(each for name, each in pods(rendered["three-zones"]).items() if name == "CronJob/archive")["spec"]
     for setting in ("automountServiceAccountToken", "enableServiceLinks", "restartPolicy"):
         assert pod["spec"][setting] == job[setting], setting
-    assert pod["spec"]["securityContext"].items() <= job["securityContext"].items()
+    assert pod["spec"]["securityContext"] | {"fsGroupChangePolicy": "OnRootMismatch"} == job["securityContext"]
     (container,) = pod["spec"]["containers"]
     assert container["securityContext"] == job["containers"][0]["securityContext"]
     assert pod["metadata"]["labels"]["kafka-client"] == "true"
-    secrets = {
-        each["secret"]["secretName"] for each in pod["spec"]["volumes"] if not each.get("secret", {"optional": True}).get("optional")
-    }
-    assert secrets == {user, "log-cluster-ca-cert"}
-    assert user in of_kind([*rendered["three-zones"], *made], "KafkaUser")
+    secrets = [each["secret"] for each in pod["spec"]["volumes"] if "secret" in each]
+    assert {each["secretName"] for each in secrets if not each.get("optional")} == {user, "log-cluster-ca-cert"}
+    assert {each["defaultMode"] for each in secrets} == {0o440}
+    assert {each["emptyDir"]["medium"] for each in pod["spec"]["volumes"] if "emptyDir" in each} == {"Memory"}, "keys are on no disk"
+    assert user in of_kind([*rendered["three-zones"], *mirrored, *made], "KafkaUser")
     assert {each["name"] for each in container["volumeMounts"]} == {each["name"] for each in pod["spec"]["volumes"]}
 
 
@@ -596,6 +644,26 @@ def test_nothing_is_open_that_is_not_named(rendered: Rendered, overlay: str) -> 
         assert (pod["metadata"]["labels"].get("kafka-client") == "true") is needs, name
 
 
+def test_each_rule_names_its_peers(with_segments: list[Manifest], mirrored: list[Manifest]) -> None:
+    """Traffic to addresses outside is allowed on four ports alone. Every other rule names the pods, or the namespace, at the other end."""
+    policies = {name: each["spec"] for name, each in of_kind([*with_segments, *mirrored], "NetworkPolicy").items()}
+    assert {name for name, policy in policies.items() if not policy["podSelector"]} == {"default-deny", "names"}
+    rules = {
+        (name, tuple(value for labels in peer.values() for value in labels["matchLabels"].values()), port["port"])
+        for name, policy in policies.items()
+        for rule in (*policy.get("egress", []), *policy.get("ingress", []))
+        for peer in rule.get("to", rule.get("from", [{}]))
+        for port in rule.get("ports", [{"port": "any"}])
+    }
+    brokers = ("log", "log-kafka")
+    assert rules == {
+        ("names", ("kube-system", "kube-dns"), 53), ("to-workers", ("ingress",), "https"), ("to-workers", ("monitoring",), "health"),
+        ("to-mirror", ("monitoring",), "health"), ("to-brokers", brokers, 9093), ("among-brokers", brokers, "any"),
+        ("among-brokers", (), 443), ("among-brokers", (), 6443), ("to-snapshots", (), 443), ("to-segments", (), 443),
+        ("to-source", (), 9094),
+    }  # fmt: skip
+
+
 def with_component(tools: Tools, component: str, folder: Path) -> list[Manifest]:
     """Returns the three zones with a component besides."""
     with_it = f"components: [../snapshots, ../{component}]"
@@ -612,6 +680,24 @@ def with_segments(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> lis
 def with_restore(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> list[Manifest]:
     """The three zones with the component `restore` besides."""
     return with_component(tools, "restore", tmp_path_factory.mktemp("restore"))
+
+
+@pytest.fixture(scope="module")
+def other_pods(with_restore: list[Manifest], with_segments: list[Manifest], mirrored: list[Manifest]) -> list[Manifest]:
+    """Objects with pods that no overlay of a notary that serves has."""
+    return [*with_restore, *with_segments, *mirrored]
+
+
+def test_jobs_read_and_write_one_archive(with_restore: list[Manifest], with_segments: list[Manifest]) -> None:
+    """All jobs have the same archive. It is verified with the parties' keys, once, and restored as it is."""
+    found = commands([*with_restore, *with_segments])
+    jobs = (("spark_join", "archive"), ("notary", "verify-log"), ("notary", "archive"), ("spark_join", "restore"))
+    assert [str(found[job].archive) for job in jobs] == ["/archive/log"] * 4
+    assert [found[job].prefix for job in (jobs[0], jobs[3])] == ["notary"] * 2
+    verify, restore = found[jobs[1]], found[jobs[3]]
+    assert (str(verify.parties), str(verify.out.parent)) == ("/etc/notary-parties/parties.json", "/archive/reports")
+    assert of_kind(with_restore, "CronJob")["verify"]["spec"]["jobTemplate"]["spec"]["backoffLimit"] == 0, "a violation stays one"
+    assert (restore.go_on, restore.renumber, restore.without_unlisted, restore.until) == (True, False, False, None)
 
 
 def test_a_restore_has_the_log_to_itself(with_restore: list[Manifest], schemas: Schemas) -> None:
@@ -657,12 +743,12 @@ def test_segments_are_streamed_and_pruned(with_segments: list[Manifest], schemas
 def test_pods_run_valid_commands(rendered: Rendered, overlay: str) -> None:
     """Each command that a pod runs is one of the notary's, with valid flags."""
     snapshots = {("notary", "snapshot")} if overlay == "three-zones" else set()
-    assert commands(rendered[overlay]) == {("notary", "serve"), ("notary", "verify-log"), ("spark_join", "archive")} | snapshots
+    assert commands(rendered[overlay]).keys() == {("notary", "serve"), ("notary", "verify-log"), ("spark_join", "archive")} | snapshots
 
 
-def commands(manifests: list[Manifest]) -> set[tuple[str, str]]:
-    """Returns the commands that pods run, and checks their flags."""
-    seen = set()
+def commands(manifests: list[Manifest]) -> dict[tuple[str, str], argparse.Namespace]:
+    """Returns the commands that pods run, with their flags."""
+    seen = {}
     for pod in pods(manifests).values():
         for container in pod["spec"]["containers"]:
             line = [*container["command"], *container.get("args", [])]
@@ -673,12 +759,11 @@ def commands(manifests: list[Manifest]) -> set[tuple[str, str]]:
                 line = line[3:]
             package, command, flags = line[0], line[1], line[2:]
             if package == "spark_join" or command == "verify-log":  # which passes its arguments on
-                verifier().parse_args(["verify" if command == "verify-log" else command, *flags])
+                seen[package, command] = verifier().parse_args(["verify" if command == "verify-log" else command, *flags])
             else:
                 parser = argparse.ArgumentParser(exit_on_error=False)
                 command_named(command).add_arguments(parser)
-                parser.parse_args(flags)
-            seen.add((package, command))
+                seen[package, command] = parser.parse_args(flags)
     return seen
 
 

@@ -152,7 +152,7 @@ def test_rendered_servers_have_the_safety_settings(files: dict[str, str]) -> Non
         assert text["process.roles"] == "broker" or text["default.replication.factor"] == "3"
         assert text["allow.everyone.if.no.acl.found"] == "false"
         assert text["authorizer.class.name"].endswith(".StandardAuthorizer")
-        assert text["ssl.client.auth"] == "required"
+        assert (text["ssl.client.auth"], text["ssl.enabled.protocols"]) == ("required", "TLSv1.3")
         assert set(text["listener.security.protocol.map"].split(",")) == {"BROKER:SSL", "CONTROLLER:SSL"}
         assert not {user for user in text["super.users"].split(";") if not re.fullmatch(r"User:(broker|controller)-\d+", user)}
         assert "controller.quorum.voters" not in text
@@ -245,8 +245,14 @@ def test_an_upgrade_of_kafka_loads_the_changed_units(tmp_path: Path, files: dict
 
 def test_no_file_says_who_may_destroy(files: dict[str, str]) -> None:
     """No file grants a right to alter or to delete, all rights, or a right on all topics."""
-    given = {operation for _, operations in acls(read_sites(EXAMPLE)) for operation in operations}
-    assert given == {"Read", "Write", "Describe", "DescribeConfigs", "Create"}
+    sites = read_sites(EXAMPLE)
+    read, given = {"Read", "Describe", "DescribeConfigs"}, {"Read", "Write", "Describe", "DescribeConfigs", "Create"}
+    wanted = [
+        ({f"worker-{site.name}-1" for site in sites.site}, given - {"Create"}),
+        ({*sites.clients.readers}, read),
+        ({*sites.clients.operators}, given),
+    ]
+    assert [({*principals}, {*operations}) for principals, operations in acls(sites)] == wanted
     scripts = [text for path, text in files.items() if path.endswith("acls.sh")]
     assert scripts
     for text in scripts:

@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -26,7 +27,7 @@ from spark_join.log.client import Kafka
 from spark_join.log.files import Digest, digests
 from spark_join.log.kafka import Admin, read_log_offsets
 from spark_join.log.reading import read_records
-from spark_join.log.restore import Restored, restore
+from spark_join.log.restore import TOPIC_SETTINGS, Restored, _make_ready, restore
 from tests.checkers.signed_log import SignedLog
 from tests.spark.archived import archive as archive_of
 from tests.spark.broker import Broker
@@ -360,6 +361,28 @@ def test_restore_of_an_archive_without_its_end(spark: SparkSession, kafka: Kafka
     restored = _restored(spark, copy, tmp_path, _ignore, warnings.append, without_unlisted=True)
     assert restored.records["ordering"] < len(VALUES[-1])
     assert re.match(found, warnings[0])
+
+
+@pytest.mark.parametrize(("brokers", "replicas", "in_sync"), [(1, 1, "1"), (2, 2, "2"), (5, 3, "2")])
+@pytest.mark.parametrize("there", [[], ["ordering"]])
+def test_topics_keep_what_is_restored(there: list[str], brokers: int, replicas: int, in_sync: str) -> None:
+    """Brokers delete by append time, so topics keep old records before the first is sent. A record is on two disks, if there are two."""
+    changes = dict[str, Any]()
+    admin: Any = SimpleNamespace(
+        brokers=lambda: brokers,
+        partitions=lambda topic: 1 if topic in there else None,
+        create=lambda topics, replicas, settings: changes.update(dict.fromkeys(topics, (replicas, settings))),
+        change=lambda topic, settings: changes.update({topic: settings}),
+    )
+    missing = {"ordering", "payload"} - {*there}
+    assert _make_ready(admin, {"ordering": 1, "payload": 4}) == dict.fromkeys(missing, replicas)
+    wanted = {**TOPIC_SETTINGS, "message.timestamp.type": "CreateTime"}
+    for topic in there:
+        assert wanted.items() <= changes.pop(topic).items()
+    assert changes.keys() == missing
+    for made, settings in changes.values():
+        assert made == replicas
+        assert {**wanted, "min.insync.replicas": in_sync}.items() <= settings.items()
 
 
 def test_restored_topic_that_is_flushed(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:

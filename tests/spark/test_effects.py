@@ -172,6 +172,19 @@ def test_a_sealed_entry_uses_up_its_sequence() -> None:
     assert (applied[3].is_sealed, applied[-1].skipped, effects.carry.log_time_ms) == (True, "sequence", 0)
 
 
+def test_a_seal_is_no_content_in_format_1() -> None:
+    """The entry has its payload, also behind the seal."""
+    history = History(partitions=1)
+    history.register()
+    history.entry(1, 1, "first")
+    history.seal(1, 1)
+    history.payload(1, 1, "first")
+    replayed = replay(history.by_partition)
+    effects, applied = _applied(history.by_partition)
+    assert _carried(effects) == _expected(replayed)
+    assert (applied[-1].is_sealed, effects.carry.sealed, len(replayed.decisions)) == (False, False, 1)
+
+
 def test_odd_salvages_have_the_effects_of_the_replay() -> None:
     """A key record drops the items before it; times of items may fall; a begin after a hole and a settle record without a key count not."""
     history = History()

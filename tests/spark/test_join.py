@@ -78,7 +78,7 @@ def _eventful() -> SignedLog:
     log.put(1, log.fill(2, 6, "e", partition=2).key, log.by_partition[2][-1].value)  # signed for another partition
     log.fill(2, 6, "e", partition=1)
     log.batch(2, 6, "e", partition=1)  # its payload is too late
-    log.payload(2, 7, partition=2, value=b"nonsense")  # not what the entry names
+    log.put(2, log.payload(2, 7, partition=2, value=b"nonsense").key, None)  # neither is what the entry names
     log.batch(2, 7, "f", "a", partition=2)
     log.entry(2, 8, "g", partition=PARTITIONS)  # no such partition: the sequence stays unused
     log.payload(2, 8, "g", "h", partition=2)  # not in the partition that the entry names

@@ -168,6 +168,7 @@ async def test_a_connection_is_a_partys_once_the_worker_says_so(
         await loop.sock_sendall(acceptor.worker, len(answered).to_bytes(4, "little") + answered)
         assert (await reader.readline()).split()[1] == b"200"
         assert connection.parties == ({party.encode()} if party else set())
+        assert not acceptor.app._of_address
         assert [name for name, _ in charged] == ([party.encode()] if party else [])
         assert all(0.9 * len(acceptor.body) < size_bytes <= len(acceptor.body) for _, size_bytes in charged)
         writer.write(post_head(len(acceptor.body)) + acceptor.body)

@@ -3,6 +3,8 @@
 import argparse
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from deploy.local import Cluster
 from deploy.local.ports import free_ports
 from notary import cli, keys
+from notary.cli import failover, owner
 from notary.cli.failover import _Failover
 from notary.cli.mirror import _mirror, _served, source_and_target
 from notary.config import load
@@ -23,7 +26,8 @@ from notary.topic_watch import TopicWatch
 from ordering.connection import AlterSettingsRequest, admin
 from ordering.errors import ConfigurationError, NotReady
 from ordering.log import LogOffsets
-from ordering.topics import create_topics
+from ordering.records import SALVAGE_FORMAT
+from ordering.topics import CreatedTopics, create_topics
 from tests.clients.load import until
 from tests.kafka.mirrors import Mirror
 from tests.notary.process import NotaryDirectory
@@ -191,6 +195,83 @@ def test_a_mirror_that_lost_its_beginning_needs_no_snapshot(tmp_path: Path) -> N
     with pytest.raises(ConfigurationError, match=r"payload partition 0 .* another mirror, or restore an archive") as refused:
         asyncio.run(command._check_start(log, state))
     assert "snapshot restore" not in str(refused.value)
+
+
+@pytest.mark.parametrize("flags", [[], ["--flush-messages"]])
+def test_a_mirror_is_made_for_its_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flags: list[str]
+) -> None:
+    """Its topics have the log's partitions, at the mirror's brokers. The command warns of few replicas, and if no failover is possible."""
+    for name in ("source", "mirror"):
+        (tmp_path / f"{name}.toml").write_text(f'name = "N"\norigin = "o"\n[log]\nkind = "kafka"\nbootstrap = "{name}:9092"\n')
+    replayed, made = list[str](), list[object]()
+
+    class Log:
+        def __init__(self, bootstrap: str) -> None:
+            self.log, self.bootstrap, self.state = self, bootstrap, SimpleNamespace(payload_partitions=5, formats=[1])
+
+        async def replay(self) -> None:
+            replayed.append(self.bootstrap)
+
+        async def offsets(self) -> dict[int, LogOffsets]:
+            return {0: LogOffsets(0, 10)}
+
+    @asynccontextmanager
+    async def opened(config: Any, command: str) -> AsyncIterator[Log]:
+        yield Log(config.log.bootstrap)
+
+    async def created(*names: object, security: object, **how: object) -> CreatedTopics:
+        made.append((*names, how))
+        return CreatedTopics(("notary.ordering",), ("notary.payload",), ("few replicas",))
+
+    monkeypatch.setattr(owner, "opened", opened)
+    monkeypatch.setattr(failover, "create_topics", created)
+    command = ["failover", "--prepare", *flags, "--config", str(tmp_path / "source.toml"), "--to-config", str(tmp_path / "mirror.toml")]
+    assert cli.main(command) == 0
+    assert (replayed, made) == (["source:9092"], [("mirror:9092", "notary", 5, {"flush_ordering": bool(flags), "mirror": True})])
+    warnings = [line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
+    assert warnings == ["few replicas", f"format version {SALVAGE_FORMAT} is not active, and no failover is possible without it:"]
+
+
+@pytest.mark.parametrize(
+    ("is_log", "has_key", "ends", "refused"),
+    [
+        (True, False, [5], "are no mirror: they have the brokers' append times"),
+        (True, True, [5, 5], ""),
+        (False, False, [5, 6, 6, 6], ""),
+        (False, False, [5, 6, 6, 9], "the mirror still grows: 3 records came into payload partition 0"),
+    ],
+    ids=["a log", "a failover that was interrupted at its end", "the last records", "a mirror that is filled"],
+)
+async def test_a_failover_begins_with_a_mirror_that_has_stopped_growing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_log: bool, has_key: bool, ends: list[int], refused: str
+) -> None:
+    """Records in flight may still arrive. A log is refused, unless this command has made it one and not yet put its key in place."""
+
+    @asynccontextmanager
+    async def opened(config: Any, command: str, *, mirror: bool) -> AsyncIterator[Any]:
+        assert mirror
+        yield SimpleNamespace(log=SimpleNamespace(offsets=offsets))
+
+    async def offsets() -> dict[int, LogOffsets]:
+        return {0: LogOffsets(0, ends.pop(0))}
+
+    async def uses_append_times(*_: object) -> bool:
+        return is_log
+
+    monkeypatch.setattr(owner, "opened", opened)
+    monkeypatch.setattr(failover, "uses_append_times", uses_append_times)
+    monkeypatch.setattr(failover, "QUIET_S", 0)
+    (tmp_path / "notary.toml").write_text('name = "N"\norigin = "o"\n[log]\nkind = "kafka"\nbootstrap = "broker:9092"\n')
+    command = _Failover(load(tmp_path / "notary.toml"), argparse.Namespace(work=tmp_path, lost=False))
+    if has_key:
+        command._keys.make()
+    if refused:
+        with pytest.raises(ConfigurationError, match=refused):
+            await command._opened().__aenter__()
+    else:
+        async with command._opened():
+            assert ends == []
 
 
 def test_an_embedded_log_has_no_mirror(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

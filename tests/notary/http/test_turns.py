@@ -23,6 +23,7 @@ from notary.http.submission import SUBMISSIONS, AnswerForm
 from notary.parties import Parties
 from notary.quota import Quota
 from notary.tree import TILE_WIDTH
+from ordering.clock import uptime_s
 from ordering.pieces import Pieces
 from payload import decode_submission
 from payload import request as payload_request
@@ -84,10 +85,10 @@ def long_poll(service: Service) -> Counting:
     return call
 
 
-def submit(service: Service, body: bytes) -> Counting:
+def submit(service: Service, body: bytes, ticket: bytes = b"") -> Counting:
     """Submit as if the gate had just admitted it."""
     call = Counting(SUBMISSIONS, "POST")
-    service.app.take_verified(call, decode_submission(body, NOTARY), AnswerForm(False, None), 0.0)
+    service.app.take_verified(call, decode_submission(body, NOTARY), AnswerForm(False, None, ticket=ticket), 0.0)
     return call
 
 
@@ -225,6 +226,12 @@ async def test_what_is_decided_but_for_the_last_one_goes_to_the_log(service: Ser
     while queue.pending_requests < COUNT:  # noqa: ASYNC110 - it waits for turns
         await asyncio.sleep(0)
     assert service.worker.gate.body_bytes == 0, "its bytes count in the queue from now on"
+    tickets = service.worker.tickets
+    tickets._clock_s = lambda: uptime_s() + int(dict(headers)[b"retry-after"])
+    submit(service, bank.body(requests[0], spend()), dict(headers)[b"ticket"])
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert (queue.pending_requests, tickets.used) == (COUNT + 2, 1), "the ticket opens the last part of the capacity, once"
     service.gate.set()
     await fits.found
     status, returned = fits.returned()
@@ -280,16 +287,23 @@ async def test_a_wait_ends_once(service: Service, bank: Bank) -> None:
 
 async def test_a_worker_that_ends_between_two_pieces_returns_nothing_more(service: Service, bank: Bank) -> None:
     """Submissions get a 202 without a decision, look-ups a 503; nothing is read from a worker that has ended."""
-    body = bank.body(*[spend() for _ in range(COUNT)])
+    old, problems = spend(), list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context))
+    body = bank.body(old, *[spend() for _ in range(COUNT - 1)])
     await service.post(body)
     looks, retry, submitted = look_up(service, "/tile/entries/000"), submit(service, body), submit(service, body)
     for _ in range(3):
         await asyncio.sleep(0)
+    partly_new = submit(service, bank.body(old, spend()))
     service.app.detach("it ends")
-    await asyncio.gather(looks.turns(), retry.turns(), submitted.turns())
+    await asyncio.gather(*[call.turns() for call in (looks, retry, submitted, partly_new)])
     assert looks.returned()[0] == 503
     assert retry.returned() == submitted.returned() == (202, {"decisions": [None] * COUNT})
+    assert partly_new.returned() == (202, {"decisions": [None] * 2})
     await service.app.idle()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert problems == [], "a second answer"
 
 
 async def test_while_workers_disagree_nothing_is_read_from_the_index(service: Service, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
