@@ -15,6 +15,7 @@ the log. The index does not open if it is ahead of its log, or belongs to anothe
 | file | subject |
 |---|---|
 | `rows` | the rows of `states`, `positions` and `meta`, to the byte (pure) |
+| `meta` | the rows of `meta` in an open store: the owner, the offsets, the joiner's state, the comparison of roots |
 | `store` | `Store`: the storage interface that the index needs |
 | `rocks` | `RocksStore`: that interface on RocksDB; sets the options and reads them back |
 | `tiles` | `StoredTree`: the tree of the decisions, read from and written to tiles |

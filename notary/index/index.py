@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from joiner import JoinerState, LogState, OrderedBatch, Ready, RootSeen, VoteVoid
+from joiner import JoinerState, OrderedBatch, Ready, RootSeen, VoteVoid
 from notary.agreement import Agreement, observe
 from notary.decide import decide
 from notary.decision import (
@@ -24,17 +24,16 @@ from notary.decision import (
     to_row,
 )
 from notary.index import rows
+from notary.index.meta import check_owner, decode_agreement, encode, joiner_state_of, offsets_next_of, rows_with
 from notary.index.rocks import IndexSettings, RocksStore
 from notary.index.store import (
     DECISIONS,
     FAMILIES,
-    INDEX_FORMAT_VERSION,
     META,
     POSITIONS,
     REMEDY,
     STATES,
     TILES,
-    Family,
     Reading,
     Store,
     WriteBatch,
@@ -42,11 +41,10 @@ from notary.index.store import (
 )
 from notary.index.tiles import StoredTree
 from notary.tree import HASH_BYTES, TILE_WIDTH, leaf_hash
-from ordering.errors import ConfigurationError, CorruptRecord, Fatal, FatalCode, Quarantined
+from ordering.errors import CorruptRecord, Fatal, FatalCode, Quarantined
 from ordering.ids import StateRef, TransactionId
-from ordering.log import ORDERING
 from ordering.pieces import Pieces, completed
-from ordering.salvage import Decided, Item, decode_items, encode_items, leaf_of
+from ordering.salvage import Decided, Item, encode_items, leaf_of
 from payload import Request
 
 T = TypeVar("T")
@@ -120,7 +118,7 @@ class Index:
         """Open the index in a store that is open already; on an error the store is closed. Messages name `directory`."""
         try:
             with Reading(directory):
-                _check_owner(store, directory, notary_name, log_identity)
+                check_owner(store, directory, notary_name, log_identity)
                 index = cls(store, directory, worker_name)
             if index.agreement.quarantined:
                 raise Quarantined(_quarantined_text(directory, index.agreement.quarantined))
@@ -208,8 +206,8 @@ class Index:
             for partition, mark in ready.marks.items():
                 put(rows.mark_key(partition), rows.mark_row(mark), meta)
             if ready.log_state is not None:
-                put(rows.LOG_STATE_KEY, _encode(ready.log_state), meta)
-            put(rows.SUSPICIONS_KEY, _encode((ready.agreed, ready.suspicions)), meta)
+                put(rows.LOG_STATE_KEY, encode(ready.log_state), meta)
+            put(rows.SUSPICIONS_KEY, encode((ready.agreed, ready.suspicions)), meta)
             for partition, offset in ready.offsets_next.items():
                 if self._offsets_next.get(partition) != offset:
                     put(rows.offset_key(partition), rows.U64.pack(offset), meta)
@@ -218,8 +216,8 @@ class Index:
             compared, before, open_before = self._compare(ready, result.outcomes, position_next)
             agreement = open_before or compared
             if agreement != self.agreement or before != self._compared_before:
-                put(rows.AGREEMENT_KEY, _encode(agreement), meta)
-                put(rows.AGREEMENT_BEFORE_KEY, _encode(before), meta)
+                put(rows.AGREEMENT_KEY, encode(agreement), meta)
+                put(rows.AGREEMENT_BEFORE_KEY, encode(before), meta)
             # A crash before this line leaves nothing of the step: its records are read again. After this line the decisions are final.
             try:
                 self._store.write(batch)
@@ -250,7 +248,7 @@ class Index:
             return
         states, decisions, positions, meta = [self._store.handle(name) for name in (STATES, DECISIONS, POSITIONS, META)]
         if ready.items_dropped:
-            for key, _ in _rows_with(self._meta, rows.ITEMS_PREFIX):
+            for key, _ in rows_with(self._meta, rows.ITEMS_PREFIX):
                 batch.delete(key, meta)
         if ready.items is not None:
             batch.put(rows.items_key(ready.items.first), encode_items(ready.items.first, ready.items.items), meta)
@@ -285,7 +283,7 @@ class Index:
         """Quarantine the index: mark it as wrong on the disk, for ever. Returns the error with which the worker must stop."""
         self._compared, self._open_before = msgspec.structs.replace(self.agreement, quarantined=why), None
         batch = self._store.new_batch()
-        batch.put(rows.AGREEMENT_KEY, _encode(self.agreement), self._store.handle(META))
+        batch.put(rows.AGREEMENT_KEY, encode(self.agreement), self._store.handle(META))
         try:
             self._store.write(batch)
             self._store.flush()
@@ -539,98 +537,8 @@ def _pieces_of(requests: Sequence[Request], rows_max: int) -> Iterator[tuple[lis
         yield ids, states
 
 
-# Sets are encoded in one order, so that the same log makes the same bytes in every process.
-_encode = msgspec.msgpack.Encoder(order="deterministic").encode
-_agreement_decoder = msgspec.msgpack.Decoder(Agreement)
-_log_state_decoder = msgspec.msgpack.Decoder(LogState)
-_suspicions_decoder = msgspec.msgpack.Decoder(tuple[int, dict[str, int]])
-
-
-def _decode(decoder: msgspec.msgpack.Decoder[T], row: bytes) -> T:
-    try:
-        return decoder.decode(row)
-    except msgspec.MsgspecError as problem:
-        raise CorruptRecord(f"a row of the index's metadata does not decode: {problem}") from problem
-
-
-def decode_agreement(row: bytes | None) -> Agreement:
-    """Decodes the row of the comparison of roots; without a row nothing was compared yet. Raises `CorruptRecord`."""
-    return Agreement() if row is None else _decode(_agreement_decoder, row)
-
-
-def decode_log_state(row: bytes) -> LogState:
-    """Decodes the row of the log state. Raises `CorruptRecord`."""
-    return _decode(_log_state_decoder, row)
-
-
-def offsets_next_of(meta: Family) -> dict[int, int]:
-    """Decodes the offsets to resume at, by topic-partition, from the rows of `META`."""
-    return {rows.partition_of(key): rows.U64.unpack(value)[0] for key, value in _rows_with(meta, rows.OFFSET_PREFIX)}
-
-
-def joiner_state_of(meta: Family, offsets_next: Mapping[int, int], log_time_ms: int) -> JoinerState:
-    """Decodes the joiner's state from the rows of `META`. Raises `CorruptRecord` when they are inconsistent."""
-    incarnations = tuple([rows.incarnation_of(key, value) for key, value in _rows_with(meta, rows.INCARNATION_PREFIX)])
-    effects = sorted([rows.effect_of(value) for _, value in _rows_with(meta, rows.EFFECT_PREFIX)], key=lambda effect: effect.seen)
-    if effects and effects[-1].seen - effects[0].seen != len(effects) - 1:
-        raise CorruptRecord("the rows of the last records that took effect have a gap")
-    marks = dict([rows.mark_of(key, value) for key, value in _rows_with(meta, rows.MARK_PREFIX)])
-    log_state, suspicions = meta.get(rows.LOG_STATE_KEY), meta.get(rows.SUSPICIONS_KEY)
-    agreed, open_suspicions = (0, {}) if suspicions is None else _decode(_suspicions_decoder, suspicions)
-    state = None if log_state is None else decode_log_state(log_state)
-    items: list[Item] = []
-    for _, value in _rows_with(meta, rows.ITEMS_PREFIX):
-        first, some = decode_items(value)
-        if state is None or state.salvage is None or first != state.salvage[0] + len(items):
-            raise CorruptRecord(f"the rows of a salvage's items have a gap before position {first}")
-        items += some
-    if state is not None and state.salvage is not None and state.salvage[1] - state.salvage[0] != len(items):
-        raise CorruptRecord(f"the rows of a salvage's items end before position {state.salvage[1]}")
-    return JoinerState({ORDERING: 0, **offsets_next}, log_time_ms, incarnations, state, effects, marks, agreed, open_suspicions, items)
-
-
-def _rows_with(meta: Family, prefix: bytes) -> list[tuple[bytes, bytes]]:
-    found: list[tuple[bytes, bytes]] = []
-    for key, value in meta.items(from_key=prefix):
-        if not key.startswith(prefix):
-            break
-        found.append((key, value))
-    return found
-
-
 def _quarantined_text(directory: Path, why: str) -> str:
     return (
         f"the index {directory} is quarantined: {why}. It never answers again: move it away as evidence, and let this worker replay the log"
         " (docs/runbook.md, 'The roots of two workers differ')"
     )
-
-
-def _check_owner(store: Store, directory: Path, notary_name: str, log_identity: str) -> None:
-    """Write notary, log and format version into a new index. Raises `ConfigurationError` for an index in which one of them differs."""
-    meta, handle = store.family(META), store.handle(META)
-    version = meta.get(rows.FORMAT_KEY)
-    ours = {rows.NOTARY_KEY: notary_name.encode(), rows.LOG_KEY: log_identity.encode()}
-    if version is None:
-        batch = store.new_batch()
-        batch.put(rows.FORMAT_KEY, rows.U32.pack(INDEX_FORMAT_VERSION), handle)
-        for key, value in ours.items():
-            batch.put(key, value, handle)
-        store.write(batch)
-        return
-    (found,) = rows.U32.unpack(version)
-    if found != INDEX_FORMAT_VERSION:
-        raise ConfigurationError(
-            f"the index {directory} has format version {found} and this software reads {INDEX_FORMAT_VERSION}:"
-            " use the software that wrote it, or move the index away and let this worker replay the log"
-        )
-    for key, value in ours.items():
-        there = meta.get(key)
-        if there != value:
-            raise ConfigurationError(
-                f"the index {directory} belongs to another log or worker: its {key.decode()} is {_show(there)}, wanted {_show(value)}."
-                " Give this worker its own directory, or move the index away and let it replay the log"
-            )
-
-
-def _show(value: bytes | None) -> str:
-    return "missing" if value is None else repr(value.decode(errors="replace"))

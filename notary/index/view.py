@@ -30,7 +30,7 @@ from rocksdict import Rdict
 from joiner import JoinerState
 from notary.decision import Decision, from_row
 from notary.index import rows
-from notary.index.index import decode_agreement, decode_log_state, joiner_state_of, offsets_next_of
+from notary.index.meta import decode_agreement, decode_log_state, joiner_state_of, offsets_next_of
 from notary.index.rocks import IndexSettings, RocksFamily, open_store
 from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, REMEDY, STATES, TILES, Reading
 from notary.index.tiles import StoredTree

@@ -23,7 +23,7 @@ from notary.cli.owner import CommandOutcome, OwnedLog
 from notary.cli.replay import Replay
 from notary.config import load
 from notary.index import rows, viewing
-from notary.index.index import _encode
+from notary.index.meta import encode
 from notary.salvage import indexes
 from notary.salvage.statements import THE_LOG, ChoiceRefused
 from notary.verify import decision_and_receipt, verify_receipt
@@ -308,7 +308,7 @@ def test_sources_that_are_none(intact: Wreck, tmp_path: Path) -> None:
     assert "is of another log" in intact.salvage("--index", other.path / "index" / "worker-1", "--plan", code=2)["stderr"]
     assert "there is no index in" in intact.salvage("--index", tmp_path, "--plan", code=2)["stderr"]
     with opened(intact.index) as index:
-        put_row(index, "meta", rows.AGREEMENT_KEY, _encode(Agreement(quarantined="a row is rotten")))
+        put_row(index, "meta", rows.AGREEMENT_KEY, encode(Agreement(quarantined="a row is rotten")))
     assert "is known to be wrong: a row is rotten. Leave it out" in intact.salvage("--index", intact.index, "--plan", code=2)["stderr"]
 
 
@@ -986,7 +986,7 @@ def test_an_index_with_a_wrong_row(wreck: Wreck, place: int, what: str, why: str
 def test_a_plan_names_suspected_sources(wreck: Wreck) -> None:
     """No other root or view may show which source is right once the salvage is done: the plan names them."""
     with opened(wreck.index) as index:
-        put_row(index, "meta", rows.AGREEMENT_KEY, _encode(Agreement(in_disagreement=True)))
+        put_row(index, "meta", rows.AGREEMENT_KEY, encode(Agreement(in_disagreement=True)))
     write(wreck.directory.path, [register("worker-2", 9)])  # its view is of another history
     suspected = {THE_LOG: "worker-2 saw another history", str(wreck.index): "its root differs from another worker's"}
     assert wreck.salvage("--index", wreck.index, "--plan")["suspected"] == suspected

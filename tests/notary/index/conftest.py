@@ -1,12 +1,28 @@
-"""An index that many tests copy and damage."""
+"""A new index, and one that many tests copy and damage."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from notary.index import Index
 from notary.index.store import FAMILIES
 from tests.notary.index.test_index import STEPS, _open, _step, into_tables
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """The folder of a new index."""
+    return tmp_path / "index"
+
+
+@pytest.fixture
+def index(directory: Path) -> Iterator[Index]:
+    """A new index there, open."""
+    opened = _open(directory)
+    yield opened
+    opened.close()
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -20,7 +20,7 @@ from rocksdict import Options, Rdict
 from joiner import Effect, IncarnationState, Joiner, LogState, Mark, OrderedBatch, Ready
 from joiner.history import HISTORY_KEPT, NO_CONTENT
 from notary.decision import Outcome
-from notary.index import INDEX_FORMAT_VERSION, Index, IndexSettings, rows
+from notary.index import Index, IndexSettings, rows
 from notary.index.index import LOOKED_UP_AT_ONCE, Found, _pieces_of
 from notary.index.rocks import RocksFamily, RocksStore, check_settings, open_store
 from notary.index.store import DECISIONS, FAMILIES, META
@@ -30,7 +30,7 @@ from ordering.ids import StateRef, TransactionId
 from ordering.log import ORDERING
 from ordering.pieces import completed
 from payload import OPEN_FROM_MS, OPEN_UNTIL_MS, Request
-from tests.notary.rows import put_closed_row, put_row
+from tests.notary.rows import put_closed_row
 
 SMALL = IndexSettings(cache_bytes=1 << 20, write_buffer_bytes=64 << 10)
 
@@ -72,18 +72,6 @@ def _effect(seen: int) -> Effect:
 
 def _log_state(settled: int) -> LogState:
     return LogState(bytes(32), "N", "notary.example/n", b"o" * 32, b"k" * 32, (b"k" * 32,), 2, (1, 2), settled)
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "index"
-
-
-@pytest.fixture
-def index(directory: Path) -> Iterator[Index]:
-    opened = _open(directory)
-    yield opened
-    opened.close()
 
 
 # ---- preparation ----
@@ -240,15 +228,6 @@ def test_only_the_last_effects_are_kept(index: Index) -> None:
     assert (found[0].seen, found[-1].seen) == (HISTORY_KEPT // 2 + 1, 3 * HISTORY_KEPT // 2)
 
 
-def test_effects_with_a_gap(index: Index) -> None:
-    """An index without the row of one effect raises an error when the joiner resumes: a comparison with the log would miss that record."""
-    for step in range(3):
-        index.apply(_step(step))
-    put_row(index, META, rows.effect_key(2), rows.effect_row(_effect(HISTORY_KEPT + 2)))
-    with pytest.raises(Fatal, match="have a gap"):
-        index.joiner_state()
-
-
 def test_new_decisions_are_counted_once(index: Index) -> None:
     """New decisions are counted by outcome once; earlier decisions are not counted again."""
     index.apply(_step(0))
@@ -258,29 +237,6 @@ def test_new_decisions_are_counted_once(index: Index) -> None:
 
 
 # ---- errors at opening ----
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"notary_name": "M"}, "its notary is 'N', wanted 'M'"),
-        ({"log_identity": "K"}, "its log is 'L', wanted 'K'"),
-    ],
-)
-def test_an_index_of_another_notary_is_rejected(directory: Path, change: dict[str, str], named: str) -> None:
-    """An index of another notary or log is rejected with the difference, and stays unchanged."""
-    _open(directory).close()
-    with pytest.raises(ConfigurationError, match=named):
-        _open(directory, **change)
-    _open(directory).close()
-
-
-def test_an_index_of_a_newer_format_is_rejected(directory: Path) -> None:
-    """An index of a newer format is rejected."""
-    _open(directory).close()
-    put_closed_row(directory, META, rows.FORMAT_KEY, rows.U32.pack(INDEX_FORMAT_VERSION + 1))
-    with pytest.raises(ConfigurationError, match=f"format version {INDEX_FORMAT_VERSION + 1}"):
-        _open(directory)
 
 
 def test_a_second_opening_is_rejected(index: Index, directory: Path) -> None:

@@ -18,7 +18,7 @@ from notary import cli, keys
 from notary.agreement import Agreement
 from notary.config import load
 from notary.index import rows, viewing
-from notary.index.index import _encode
+from notary.index.meta import encode
 from notary.index.store import META
 from notary.receipts.errors import NotVerified
 from notary.snapshots.manifest import MANIFEST_BYTES_MAX, Manifest
@@ -226,14 +226,14 @@ def test_no_snapshot_of_another_log_is_restored(fixture: SnapshotFixture) -> Non
 
 
 def _doubted(state: JoinerState) -> bytes:
-    return _encode((state.agreed, {"w9": 5}))
+    return encode((state.agreed, {"w9": 5}))
 
 
 @pytest.mark.parametrize(
     ("key", "row", "named"),
     [
-        (rows.AGREEMENT_KEY, lambda _: _encode(Agreement(quarantined="its root is wrong")), "its root is wrong"),
-        (rows.AGREEMENT_KEY, lambda _: _encode(Agreement(in_disagreement=True)), "its root differs"),
+        (rows.AGREEMENT_KEY, lambda _: encode(Agreement(quarantined="its root is wrong")), "its root is wrong"),
+        (rows.AGREEMENT_KEY, lambda _: encode(Agreement(in_disagreement=True)), "its root differs"),
         (rows.SUSPICIONS_KEY, _doubted, "w9 saw another history"),
     ],
     ids=["quarantined", "disagreement", "suspected"],
