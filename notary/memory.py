@@ -1,4 +1,4 @@
-"""The settings of glibc's allocator and of Python's garbage collector in a worker and its acceptor processes.
+"""The settings of glibc's allocator in a worker, and of Python's garbage collector in a worker and its acceptor processes.
 
 The reasons are in docs/decisions/memtables.md and docs/decisions/garbage-collector.md.
 """

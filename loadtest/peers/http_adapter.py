@@ -1,6 +1,6 @@
 """The HTTP adapter of a peer without HTTP: decodes, checks signatures. It does a worker's steps before the log, with the notary's own code.
 
-The server (`notary.http.Server`) and the gate (`notary.gate`: decoder and signature check) are those of a worker. Answers have the form of
+The server (`notary.http.server`) and the gate (`notary.gate`: decoder and signature check) are those of a worker. Answers have the form of
 docs/http.md, without position, log time and receipt, which no peer has. So a peer's adapter does somewhat less than a worker's, never more:
 no metrics, no handling of slow bodies, no quotas.
 

@@ -12,6 +12,7 @@ it defines the effect of each event.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -38,7 +39,7 @@ TURN_BYTES_MAX: Final = 64 << 10
 thousands of calls, and a transport with TLS reports only after the turn that its client does not read."""
 
 DROPPED_BYTES_MAX: Final = 256 << 10
-"""A connection reads and drops so many bytes behind its last call: to close a socket with unread bytes would cut the answer (RFC 9112,
+"""A connection reads and drops this many bytes behind its last call: to close a socket with unread bytes would cut the answer (RFC 9112,
 9.6). A client that sends more is read no further, so that a flood takes no time."""
 
 
@@ -204,7 +205,10 @@ class Connection(asyncio.Protocol):
                     self.pause_writing()
                 else:
                     self.abort()
-        elif now_s > self._deadline_s and not (self._in_line or self._host.paused):  # then the server is late, not the client
+            return
+        if self._state is ConnectionState.CLOSING and self._transport.can_write_eof() and not self.unread_bytes:
+            self._deadline_s = min(self._deadline_s, now_s + self._host.settings.goodbye_s)
+        if now_s > self._deadline_s and not (self._in_line or self._host.paused):  # then the server is late, not the client
             self._late()
 
     def stop(self) -> None:
@@ -221,16 +225,21 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def give_way(self, problem: NotaryError) -> bool:
-        """End, so that a client with fewer connections gets the place. Returns False if `parties` is not empty, or during a decision.
+        """End, so that a client with fewer connections gets the place.
 
-        A long poll is answered first, as at the end of its wait.
+        Returns False if `parties` is not empty, during a decision, and while the last answer leaves. A long poll is answered first, as at
+        the end of its wait.
         """
         left = None if self._current is None else self._current.left
-        if self.parties or self._state >= ConnectionState.CLOSING or (self._state is ConnectionState.DECIDING and left is None):
+        is_closing = self._state >= ConnectionState.CLOSING
+        answer_leaves = is_closing and self.unread_bytes and not self._writer.held
+        if self.parties or answer_leaves or (self._state is ConnectionState.DECIDING and left is None):
             return False
         self._ends_soon = True  # with TLS its descriptor stays open until the client answers, and the server counts it no longer
-        if self._writer.held:
+        if self._writer.held or (is_closing and self._transport.can_write_eof()):
             self.abort()
+        elif is_closing:
+            self._deadline_s = min(self._deadline_s, self._loop.time() + self._host.settings.goodbye_s)
         elif left is not None:
             self._last = True
             left()
@@ -330,14 +339,14 @@ class Connection(asyncio.Protocol):
                 if self._last:
                     self._go(Event.STOP)
             elif state >= ConnectionState.CLOSING:
-                if (self._ends_soon or self._transport.can_write_eof()) and not self.unread_bytes:
+                if self._ends_soon and not self.unread_bytes:
                     self._deadline_s = self._loop.time() + self._host.settings.goodbye_s
                 if logger.isEnabledFor(logging.DEBUG) and before < ConnectionState.CLOSING:
                     logger.debug("a connection ends event=%s state=%s network=%s", event.name.lower(), before.name.lower(), self.network)
                 self._end(before)
 
     def _end(self, before: ConnectionState) -> None:
-        """Read no more calls, and close the transport: if it may have bytes of an answer on their way, when the client closes its half too.
+        """Read no more calls, and close the transport; while an answer may be on its way, only this half: the client closes the other.
 
         A transport with TLS itself drops the bytes that come before the client's close_notify.
         """
@@ -350,8 +359,12 @@ class Connection(asyncio.Protocol):
                 call.reader.left()
             if call.left is not None:
                 call.left()
-        if self._transport.can_write_eof() and not self._eof and (self._writer.has_ended or self.unread_bytes):
-            self._transport.write_eof()
+        if self._state is ConnectionState.CLOSED:
+            return
+        has_answer = self._writer.has_ended or self.unread_bytes or before is ConnectionState.ANSWERED
+        if has_answer and self._transport.can_write_eof() and not self._eof:
+            with contextlib.suppress(OSError):  # from asyncio, if the answer has met a closed socket: the next read reports that
+                self._transport.write_eof()
             self._resume_reading()
         else:
             self._transport.close()

@@ -440,8 +440,47 @@ async def test_a_client_that_does_not_close_its_half_is_not_waited_for() -> None
         await talk.send(head("/now", "Connection: close") + CHUNKS_END)
         assert await _rest(talk) > 0
         assert talk.connection.state is ConnectionState.CLOSING
-        talk.connection.check(asyncio.get_running_loop().time() + 0.03)
+        now_s = asyncio.get_running_loop().time()
+        talk.connection.check(now_s)
+        talk.connection.check(now_s + 0.03)
         await talk.until(ConnectionState.CLOSED)
+
+
+async def test_after_a_large_last_answer_is_read_its_client_has_as_little_time() -> None:
+    """When the answer begins to leave, its client has `head_s` to read it."""
+    async with talking() as talk:
+        await talk.send(GET.replace(b"/now", b"/large").replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        assert await _rest(talk) > len(LARGE)
+        await turns()
+        now_s = asyncio.get_running_loop().time()
+        talk.connection.check(now_s)
+        talk.connection.check(now_s + talk.server.settings.goodbye_s + 0.1)
+        await turns()
+        assert talk.connection.state is ConnectionState.CLOSED
+
+
+async def test_the_last_answer_to_a_client_that_has_closed_its_socket_is_dropped() -> None:
+    """The kernel resets the connection as soon as the answer arrives, before this half is closed."""
+    async with talking() as talk:
+        await talk.send(head("/read", "Connection: close") + CHUNKS_END)
+        await talk.until(ConnectionState.DECIDING)
+        talk.client.close()
+        talk.app.calls[0].answer((200, TEXT, b"done"))
+        await talk.until(ConnectionState.CLOSED)
+
+
+async def test_a_body_that_still_comes_when_the_server_stops_does_not_cut_its_answer() -> None:
+    """The application has answered before the body was complete. Nothing of the answer waits in the transport any more."""
+    async with talking() as talk:
+        await talk.send(head("/large") + CHUNK)
+        assert talk.connection.state is ConnectionState.ANSWERED
+        read = 0
+        while talk.connection.unread_bytes:
+            read += len(await talk.read())
+        talk.connection.stop()
+        for _ in range(8):
+            await talk.send(CHUNK)
+        assert read + await _rest(talk) > len(LARGE)
 
 
 async def test_calls_that_came_before_a_stop_do_not_cut_the_answer() -> None:

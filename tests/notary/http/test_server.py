@@ -220,6 +220,45 @@ async def test_authenticated_clients_and_calls_that_are_decided_give_no_place() 
         assert b"200 OK" in await loop.sock_recv(authenticated, 1 << 16)
 
 
+async def test_clients_that_do_not_close_their_half_give_place() -> None:
+    """If they kept their places, calls with `Connection: close` could keep new clients out."""
+    loop, last_call = asyncio.get_running_loop(), GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    async with served(Scripted(), settings=HttpSettings(connections_max=2)) as full, AsyncExitStack() as stack:
+        for _ in range(2):
+            client = await stack.enter_async_context(connected_to(full, "127.0.0.1"))
+            await loop.sock_sendall(client, last_call)
+            assert b"200 OK" in await loop.sock_recv(client, 1 << 16)
+        other = await stack.enter_async_context(connected_to(full, "127.0.0.2"))
+        await loop.sock_sendall(other, GET)
+        assert b"200 OK" in await loop.sock_recv(other, 1 << 16)
+        await turns()
+        assert len(full.connections) == 2
+
+
+async def test_clients_that_do_not_answer_the_end_of_tls_give_place(tmp_path: Path) -> None:
+    """Their connections are no longer counted, and end `goodbye_s` later. The server's timer continues."""
+    server, context = secured(tmp_path, HttpSettings(connections_max=2))
+    await server.start()
+    port = int(server.url.rpartition(":")[2])
+
+    def silent() -> ssl.SSLSocket:
+        client = context.wrap_socket(socket.create_connection(("127.0.0.1", port)), server_hostname="localhost")
+        client.sendall(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        assert client.recv(1 << 16)
+        return client
+
+    with await asyncio.to_thread(silent), await asyncio.to_thread(silent):
+        await turns()
+        assert [connection.state for connection in server.connections] == [ConnectionState.CLOSING] * 2
+        assert server._make_place(0)
+        for connection in server.connections:
+            connection.postpone(-server.settings.goodbye_s - 0.1)
+        server._check()
+        await turns()
+        assert len(server.connections) == 1
+    await server.stop(1)
+
+
 async def test_clients_that_keep_their_places_shield_no_others() -> None:
     """The address with the most connections may be that of a proxy, whose clients are authenticated. Then another address gives a place."""
     loop, app = asyncio.get_running_loop(), Scripted()
