@@ -47,10 +47,8 @@ def decode_strictly(decode: Callable[[bytes], T], body: bytes) -> T:
         return decode(body)
     except msgspec.ValidationError as problem:
         malformed = _mismatch(str(problem))
-    except UnicodeDecodeError as problem:
-        malformed = Malformed(f"not UTF-8: {problem.reason}, byte {problem.object[problem.start]:#04x}; send JSON in UTF-8")
-    except msgspec.DecodeError as problem:
-        malformed = _broken(str(problem), body)
+    except (UnicodeDecodeError, msgspec.DecodeError) as problem:  # for invalid UTF-8 the first before msgspec 0.23
+        malformed = _not_utf8(body) or _broken(str(problem), body)
     except (ValueError, OverflowError, RecursionError) as problem:
         # Never seen with the types of this package, but msgspec may raise one for a huge number or deep nesting, and callers expect
         # `Malformed`.
@@ -81,6 +79,14 @@ def _mismatch(message: str) -> Malformed:
 
 _OPTIONAL: Final = ("inputs", "references", "time_window")
 """The members that a request may leave out."""
+
+
+def _not_utf8(body: bytes) -> Malformed | None:
+    try:
+        body.decode()
+    except UnicodeDecodeError as problem:
+        return Malformed(f"not UTF-8: {problem.reason}, byte {problem.object[problem.start]:#04x}; send JSON in UTF-8")
+    return None
 
 
 def _broken(message: str, body: bytes) -> Malformed:
