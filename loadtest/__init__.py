@@ -12,7 +12,7 @@ The conditions of every figure:
   are sent at their intended times, and latency counts from those.
 - Every answer is checked: status 200, every decision committed, the ids requested, in their order. A wrong answer fails the run, whatever
   its speed.
-- The first fifth of a run is warm-up and does not count.
+- The first part of a load is warm-up and does not count: a fifth of a closed loop, three tenths of an open one.
 - Load is generated from a seed: the same seed, the same bytes, signatures included (Ed25519 has no randomness).
 
 | package | subject |

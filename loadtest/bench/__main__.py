@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from deploy.local import CannotRun
-from loadtest.bench.figure import Part, RunOptions
+from loadtest.bench.figure import Part, RunOptions, as_a_worker
 from loadtest.bench.figures import all_figures
 from loadtest.bench.report import Report, report_to
 from loadtest.rig.arguments import above_zero
@@ -89,7 +89,7 @@ def run(parts: Sequence[Part], report: Report, bar: Bar) -> list[str]:
                 for step in part.steps:
                     number += 1
                     report.begin()
-                    with bar.during(done_s / seconds, step.seconds / seconds, step.seconds, f"{number}/{steps} {step.text}"):
+                    with bar.during(done_s / seconds, step.seconds / seconds, step.seconds, f"{number}/{steps} {step.text}"), as_a_worker():
                         step.run(opened)
                     done_s += step.seconds
         except (CannotRun, NotaryError, RuntimeError, OSError) as problem:

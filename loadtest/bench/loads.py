@@ -178,7 +178,8 @@ def offer_figures(offer: Offer, offered: Offered) -> dict[str, Any]:
     figures: dict[str, Any] = {
         "due_requests_per_s": offered.due * offer.requests / seconds,
         "sent_requests_per_s": offered.sent * offer.requests / seconds,
-        "goodput_requests_per_s": offered.decided * offer.requests / seconds,
+        # The worker decides the probes' submissions too.
+        "goodput_requests_per_s": (offered.decided + offered.probes.decided) * offer.requests / seconds,
         "rejected_share": offered.rejected / answers if answers else 0.0,
         "undecided_share": offered.undecided / answers if answers else 0.0,
         "dropped_share": offered.dropped / answers if answers else 0.0,

@@ -33,9 +33,9 @@ sent again, and other transactions try to spend its states (`contest`). Every an
 run.
 
 **Noise.** All peers run all the time, idle except the one whose turn it is, and take turns (A B C A B C), so that other activity of the
-machine affects all of them. Ratios within one run are more stable than rates; but on a machine that others use, the peer with the most
-processes loses most. `others_cores` is the CPU time of the rest of the machine; if it is high, compare the CPU seconds, which are the most
-stable.
+machine affects all of them. Idle brokers and workers take CPU time too (`--only` starts fewer). Ratios within one run are more stable than
+rates; but on a machine that others use, the peer with the most processes loses most. `others_cores` is the CPU time of the rest of the
+machine; if it is high, compare the CPU seconds, which are the most stable.
 
 | file | subject |
 |---|---|
@@ -47,6 +47,6 @@ stable.
 | `contest` | checks that a peer is correct |
 | `servers` | processes that are stopped in every case |
 
-The results and the upper bounds (append and read, apply, verify) are in `bench/figures/peers`. `--fetch` fetches PostgreSQL from Debian and
+The results and the upper bounds (append and read, verify) are in `bench/figures/peers`. `--fetch` fetches PostgreSQL from Debian and
 etcd from its Go modules.
 """

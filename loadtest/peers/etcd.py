@@ -1,8 +1,8 @@
-"""etcd: one transaction for each request, which puts the request's keys if none of them exists.
+"""etcd: a transaction for each submission puts the keys of its requests if none exists; if one exists, each request has a transaction.
 
-This is etcd's compare-and-put: one key for each state, whose value is the id of the transaction that consumed it. Requests do not wait for
-each other; etcd writes the proposals that arrive together to its log at once. Rejections are not recorded, nor the party, nor the request:
-less than the notary keeps.
+This is etcd's compare-and-put: one key for each state, whose value is the id of the transaction that consumed it. Submissions do not wait
+for each other; etcd writes the proposals that arrive together to its log at once. Rejections are not recorded, nor the party, nor the
+request: less than the notary keeps.
 
 There are three members, like three brokers: an acknowledged transaction is fsynced on at least two disks. A single member is measured too
 (`members`): it saves two thirds of the work on a machine that all three share, but does not survive the loss of its disk.

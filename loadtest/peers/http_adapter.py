@@ -33,6 +33,7 @@ from notary.http.problems import problem_of
 from notary.http.server import Server, bind
 from notary.http.settings import HttpSettings
 from notary.http.submission import SUBMISSIONS, SubmissionCall
+from notary.memory import bound_memory, collect_garbage_rarely
 from notary.parties import Parties
 from ordering.errors import Malformed, NotaryError, OutcomeUnknown
 from ordering.ids import StateRef, TransactionId, format_state
@@ -154,6 +155,8 @@ async def serve(open_decider: Open, address: str, port: int, parties: Path) -> N
 def main(open_decider: Open) -> None:
     """Run the process that `start` starts: the module of a peer calls this with its own `open_decider`."""
     address, port, parties = sys.argv[1:]
+    collect_garbage_rarely()  # as in a worker
+    bound_memory()
     uvloop.run(serve(open_decider, address, int(port), Path(parties)))
 
 

@@ -35,6 +35,7 @@ from notary.http.app import App
 from notary.http.server import Server, bind
 from notary.http.settings import HttpSettings, parse_listen
 from notary.logs import set_up_logging
+from notary.memory import bound_memory, collect_garbage_rarely
 from notary.open_log import open_log
 from notary.service import serve_until
 from notary.worker import Worker
@@ -248,6 +249,8 @@ def main() -> int:
         parser.add_argument(flag, required=True)
     chosen = parser.parse_args()
     set_up_logging("info", as_json=False)
+    collect_garbage_rarely()
+    bound_memory()
     return uvloop.run(_serve(load(Path(chosen.config), {"worker.name": chosen.name}), chosen.listen))
 
 

@@ -312,15 +312,17 @@ async def drive(loads: Sequence[ClosedLoad]) -> list[LoadResult]:
     return await run_all(prepared)
 
 
-async def run_all(loads: "Sequence[PreparedLoad]", steady: asyncio.Event | None = None) -> list[LoadResult]:
-    """Run prepared loads at once; returns their results. The steady part of all begins at once, when all are warm and `steady` is set."""
+async def run_all(loads: "Sequence[PreparedLoad]", steady: "asyncio.Future[float] | None" = None) -> list[LoadResult]:
+    """Run prepared loads at once; returns their results. The steady part of all begins at once, when all are warm.
+
+    `steady`: another load's. They also wait until it is done, and end at the time that it returns, by `time.perf_counter`.
+    """
     for load in loads:
         await load.begin()
     warm = asyncio.gather(*[load.is_warm() for load in loads])
     await asyncio.wait([warm], timeout=WARM_UP_S_MAX)
-    if steady is not None:
-        await steady.wait()
-    return await asyncio.gather(*[load.measure() for load in loads])
+    ends_s = None if steady is None else await steady
+    return await asyncio.gather(*[load.measure(ends_s) for load in loads])
 
 
 class PreparedLoad:
@@ -345,12 +347,12 @@ class PreparedLoad:
         await asyncio.wait([self._running], timeout=self._load.seconds * WARM_UP_SHARE)
         await self._loop.warm.wait()
 
-    async def measure(self) -> LoadResult:
-        """Run the steady part; returns its result."""
+    async def measure(self, ends_s: float | None = None) -> LoadResult:
+        """Run the steady part, until `ends_s` or for its own time; returns its result."""
         load, loop = self._load, self._loop
         assert self._running is not None
         steady_from_s, before = time.perf_counter(), _costs(load)
-        loop.ends_s = steady_from_s + load.seconds * (1 - WARM_UP_SHARE)
+        loop.ends_s = steady_from_s + load.seconds * (1 - WARM_UP_SHARE) if ends_s is None else ends_s
         loop.begin()
         await self._running
         after = _costs(load)

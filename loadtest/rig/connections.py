@@ -201,16 +201,22 @@ class ProbeResults(msgspec.Struct):
     """The number of times that obedient probes returned after the Retry-After time."""
     obedient_admitted: int = 0
     """The number of those returns that were admitted."""
+    decided: int = 0
+    """The number of their submissions that were decided in the steady part."""
 
 
 class Probe:
     """A client that retries after a rejection, and measures the time until it is admitted."""
 
-    def __init__(self, url: str, head: bytes, pool: deque[Made], *, obedient: bool) -> None:
-        """It takes its submissions from `pool`. An obedient one waits for Retry-After, an impatient one retries every `AGAIN_S`."""
+    def __init__(self, url: str, head: bytes, pool: deque[Made], answered: Callable[[Made, bytes], None], *, obedient: bool) -> None:
+        """It takes its submissions from `pool`. An obedient one waits for Retry-After, an impatient one retries every `AGAIN_S`.
+
+        `answered`: called with each submission that was not rejected, and its answer.
+        """
         self._channel = Channel(url)
         self._head = head
         self._pool = pool
+        self._answered = answered
         self.obedient = obedient
         self.waits: list[tuple[float, float]] = []
         """(seconds of the first Retry-After, seconds until admission), for submissions rejected at first."""
@@ -239,6 +245,7 @@ class Probe:
                     self.returns.append(not rejected)
                 self.waiting = rejected
                 if retry_s is None or not rejected:
+                    self._answered(made, answer)
                     break
                 first_s = retry_s if first_s is None else first_s
                 await asyncio.sleep(retry_s if self.obedient else AGAIN_S)
@@ -247,8 +254,8 @@ class Probe:
                 self.waits.append((first_s, sent_s - since_s))
 
 
-def results_of(probes: Sequence[Probe]) -> ProbeResults:
-    """Returns the sum of what the probes measured."""
+def results_of(probes: Sequence[Probe], decided: int) -> ProbeResults:
+    """Returns the sum of what the probes measured; `decided` as in `ProbeResults`."""
     impatient, obedient = [[probe for probe in probes if probe.obedient == which] for which in (False, True)]
     waits = [wait for probe in impatient for wait in probe.waits]
     returns = [admitted for probe in obedient for admitted in probe.returns]
@@ -259,4 +266,5 @@ def results_of(probes: Sequence[Probe]) -> ProbeResults:
         len([probe for probe in impatient if probe.waiting]),
         len(returns),
         sum(returns),
+        decided,
     )

@@ -87,7 +87,7 @@ def own_cpu_seconds() -> float:
 
 
 class OthersMeter:
-    """Measures the share of the machine that other processes take: all processes that this one did not start."""
+    """Measures the share of the machine that others take: all processes that this one did not start, and other virtual machines (steal)."""
 
     SECONDS_MIN = 0.5
     """The kernel counts in hundredths of a second, so a shorter period is not measured: `share` returns the share of the last one."""
@@ -98,18 +98,23 @@ class OthersMeter:
 
     def begin(self) -> None:
         """Begin a new period."""
-        self._began_s, self._others_s = time.monotonic(), machine_cpu_seconds() - own_cpu_seconds()
+        self._began_s, self._others_s = time.monotonic(), _others_cpu_seconds()
 
     def share(self) -> float | None:
         """Returns the share of all cores that others took since the last call, or since `begin`, and begins a new period.
 
         Returns None if no period was long enough yet.
         """
-        took_s, others_s = time.monotonic() - self._began_s, machine_cpu_seconds() - own_cpu_seconds() - self._others_s
+        took_s, others_s = time.monotonic() - self._began_s, _others_cpu_seconds() - self._others_s
         if took_s >= self.SECONDS_MIN:
             self._share = max(0.0, others_s) / took_s / machine()["cores"]
             self.begin()
         return self._share
+
+
+def _others_cpu_seconds() -> float:
+    # A hypervisor that gives the processor to another machine takes it from ours, though no process here uses it.
+    return machine_cpu_seconds() + getattr(psutil.cpu_times(), "steal", 0.0) - own_cpu_seconds()
 
 
 def disk_bytes(directory: Path) -> int:

@@ -116,7 +116,7 @@ class Second(msgspec.Struct):
 
 
 class Offered(msgspec.Struct):
-    """The results of one load. Counts are submissions of the steady part, except `errors`, `ran_out` and `unsent`."""
+    """The results of one load. Counts are submissions of the steady part without the probes', but for `errors`, `ran_out`, `unsent`."""
 
     seconds: float = 0.0
     due: int = 0
@@ -167,23 +167,28 @@ class OfferedLoad:
         self._channels = [Channel(offer.urls[number % len(offer.urls)]) for number in range(offer.connections_max)]
         self._opening = asyncio.Semaphore(CONNECTING_MAX)
         self._steady = False
-        self.is_steady = asyncio.Event()
-        """Set once its measured part begins."""
+        self.steady = asyncio.get_running_loop().create_future()
+        """Done once its measured part begins; the result is the time at which that ends, by `time.perf_counter`."""
         self._counts_from_s = float("inf")
         self._decided_ms = Latencies()
         self._answered_ms = Latencies()
         self._rejected_ms = Latencies()
         self._late_ms = Latencies()
         self._retry_after_s: list[float] = []
-        self._decided = self._rejected = 0
+        self._decided = self._rejected = self._decided_probes = 0
         self._answered_last_s = 0.0
+
+    async def connect(self) -> None:
+        """Open all connections, unless each is opened on first use."""
+        if self.offer.connections_open:
+            await asyncio.gather(*[self._greet(channel) for channel in self._channels])
 
     async def run(self) -> Offered:
         """Offer submissions, wait for those admitted; returns the results."""
         offer, outcome = self.offer, self.outcome
-        if offer.connections_open:
-            await asyncio.gather(*[self._greet(channel) for channel in self._channels])
-        probes = [Probe(offer.urls[0], self.head, self.pool, obedient=bool(number % 2)) for number in range(offer.probes)]
+        probes = [
+            Probe(offer.urls[0], self.head, self.pool, self._probe_answered, obedient=bool(number % 2)) for number in range(offer.probes)
+        ]
         # Staggered: probes with the same Retry-After at the same time would return together, in effect as one client.
         probing = [asyncio.create_task(probe.run(offer.seconds * WARM_UP_SHARE * at / len(probes))) for at, probe in enumerate(probes)]
         started_s = time.perf_counter()
@@ -192,7 +197,7 @@ class OfferedLoad:
         await asyncio.sleep(offer.seconds * WARM_UP_SHARE)
         self._steady, before, steady_from_s = True, costs(offer.pids), time.perf_counter()
         self._counts_from_s = steady_from_s
-        self.is_steady.set()
+        self.steady.set_result(started_s + offer.seconds)
         await asyncio.sleep(started_s + offer.seconds - time.perf_counter())
         self._steady, self._loop.is_over = False, True
         ended_s, after = time.perf_counter(), costs(offer.pids)
@@ -285,6 +290,16 @@ class OfferedLoad:
             if sent_s >= self._counts_from_s:
                 self._answered_ms.add((answered_s - sent_s) * 1000)
 
+    def _probe_answered(self, made: Made, answer: bytes) -> None:
+        """Count a probe's submission that was not rejected."""
+        if status_of(answer) == 202:
+            return
+        self._decided += 1
+        if (why := wrong(answer, made.ids, receipts=self.offer.receipts)) is not None:
+            self.failures.add(f"probe: {why}")
+        else:
+            self._decided_probes += self._steady
+
     async def _keep_looking(self, started_s: float) -> None:
         workers = self.offer.pids.get("worker", [])
         decided = rejected = 0
@@ -299,7 +314,7 @@ class OfferedLoad:
         outcome.decided_ms, outcome.answered_ms = self._decided_ms.percentiles(), self._answered_ms.percentiles()
         outcome.rejected_ms, outcome.late_ms = self._rejected_ms.percentiles(), self._late_ms.percentiles()
         outcome.retry_after_s = percentiles_of(self._retry_after_s)
-        outcome.probes = results_of(probes)
+        outcome.probes = results_of(probes, self._decided_probes)
         outcome.errors, outcome.failures = self.failures.count, self.failures.first
 
 
@@ -308,7 +323,8 @@ async def drive(offer: Offer) -> Offered:
     load, beside = OfferedLoad(offer), [PreparedLoad(each) for each in offer.beside]
     gc.collect()
     gc.freeze()
-    others = asyncio.create_task(run_all(beside, load.is_steady))
+    await load.connect()  # before the closed loops begin: meanwhile they would run out of submissions
+    others = asyncio.create_task(run_all(beside, load.steady))
     outcome = await load.run()
     outcome.beside = await others
     return outcome

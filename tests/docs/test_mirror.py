@@ -50,7 +50,7 @@ RUN_BY = {
     "notary/tree": ("tests/notary/tree", "hashing proofs tiles view"),
     "loadtest": ("tests/loadtest", "locustfile"),
     "loadtest/bench": ("tests/loadtest/bench", "figure report sampler stage_map"),
-    "loadtest/bench/figures": ("tests/loadtest/bench", "end_to_end parts raw"),
+    "loadtest/bench/figures": ("tests/loadtest/bench", "end_to_end"),
     "loadtest/openloop": ("tests/loadtest/openloop", "run"),
     "loadtest/peers": ("tests/loadtest/peers", "contest etcd http_adapter postgresql servers single_topic"),
     "loadtest/rig": ("tests/loadtest", "connections signing"),

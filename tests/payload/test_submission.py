@@ -141,7 +141,7 @@ HOSTILE = [
     ("not JSON", b"party=me", "", "at byte 0, near b'party=me'"),
     ("comment", b"// x\n" + RAW, "", "invalid character"),
     ("byte order mark", b"\xef\xbb\xbf" + RAW, "", "byte order mark"),
-    ("UTF-16", RAW.decode().encode("utf-16"), "", "not JSON"),
+    ("UTF-16", RAW.decode().encode("utf-16"), "", "not UTF-8"),
     ("truncated", RAW[:-1], "", "end inside a value"),
     ("trailing garbage", RAW + b"x", "", "trailing characters"),
     ("trailing NUL", RAW + b"\x00", "", "trailing characters"),

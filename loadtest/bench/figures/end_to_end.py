@@ -14,11 +14,12 @@ Not every combination is measured. The cases vary one parameter at a time from a
 | corners | one request a submission on each log and with two workers (signatures and HTTP); 100 with 1 input on each log (the log) |
 """
 
-import asyncio
 import uuid
 from collections.abc import Sequence
 from statistics import mean
 from typing import Final
+
+import uvloop
 
 from loadtest.bench.figure import START_S, Figure, Lines, Part, Row, RunOptions, Step, case_of, load_s, milliseconds, number
 from loadtest.bench.figures.raw import idle_latency
@@ -114,7 +115,7 @@ def measure_idle(report: Report, running: RunningNotary, seconds: float, seed: i
     def two_appends_ms() -> list[float]:
         if not running.bootstrap:
             return []
-        return [asyncio.run(idle_latency(running.bootstrap, f"idle-{uuid.uuid4().hex[:8]}", seed)).p50]
+        return [uvloop.run(idle_latency(running.bootstrap, f"idle-{uuid.uuid4().hex[:8]}", seed)).p50]
 
     load_seconds = max(seconds / 2, 3.0)
     load = ClosedLoad(running.urls, seed, 1, INPUTS, 1, load_seconds, int(load_seconds * 1_000), dict(running.pids))

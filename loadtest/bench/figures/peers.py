@@ -4,7 +4,6 @@
 |---|---|
 | append and read | how many requests a second can be appended and read back, with nothing decoded or decided? |
 | verify | how many a second can be decoded and their signatures verified, with nothing before or after? |
-| apply | how many can be decided and persisted (the figure `apply`)? |
 | etcd alone | how many transactions a second does etcd's own client reach, without an HTTP adapter? |
 """
 
@@ -25,7 +24,6 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.bench.figure import Figure, Lines, Row, case_of, milliseconds, number
-from loadtest.bench.figures.parts import measure_apply
 from loadtest.bench.figures.raw import (
     ENTRY_BYTES,
     IN_FLIGHT,
@@ -33,6 +31,7 @@ from loadtest.bench.figures.raw import (
     PARTITIONS,
     WARM_UP_SHARE,
     consumer,
+    payload_partitions,
     producer,
     read_all,
     topic_partitions,
@@ -136,7 +135,6 @@ def measure_limits(
     for requests in (1, 100):
         figures = _verify(requests, seconds, seed)
         report.add("limits", f"verify, {requests} a submission", figures, {"seed": seed})
-    measure_apply(report, seconds / 2, seed)
     if etcd_alone is not None:
         figures = {"requests_per_s": etcd_alone(seconds, ALONE_IN_FLIGHT, INPUTS)}
         report.add("limits", "etcd alone, by its own client", figures, {"in_flight": ALONE_IN_FLIGHT})
@@ -154,18 +152,19 @@ async def _append_and_read(bootstrap: str, requests: int, batch_bytes: int, seco
         read_all(client, topic_partitions(prefix))
         appended, ends_at = 0, float("inf")
 
-        async def append(send: Any) -> None:
+        async def append(send: Any, partitions: Sequence[int]) -> None:
             nonlocal appended
             while time.perf_counter() < ends_at or appended == before:
                 at, appended = appended % len(values), appended + 1
                 both = await asyncio.gather(
-                    send.send(payload, values[at].value, KEY, at % PARTITIONS), send.send(ordering, entries[at], None, 0)
+                    send.send(payload, values[at].value, KEY, partitions[at % len(partitions)]), send.send(ordering, entries[at], None, 0)
                 )
                 await asyncio.gather(*both)
 
         per_batch = sum([len(value.ids) for value in values]) / len(values)
         async with producer(bootstrap) as send, asyncio.TaskGroup() as tasks:
-            appending = [tasks.create_task(append(send)) for _ in range(IN_FLIGHT)]
+            partitions = await payload_partitions(send, prefix, batch_bytes)
+            appending = [tasks.create_task(append(send, partitions)) for _ in range(IN_FLIGHT)]
             warm_at, counts_from = time.perf_counter() + seconds * WARM_UP_SHARE, 0.0
             read = before = 0
             while read < 2 * appended or not all(task.done() for task in appending):

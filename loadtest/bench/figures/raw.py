@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
+import uvloop
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from loadtest.bench.figure import Figure, part_on_brokers
@@ -16,6 +17,7 @@ from loadtest.bench.report import Report
 from loadtest.rig.generate import payload_values
 from loadtest.rig.latencies import Latencies, Percentiles
 from ordering.topics import create_topics, topic_names
+from payload.partitions import SMALL_BYTES_MAX
 
 PARTITIONS = 16
 IN_FLIGHT = 4
@@ -34,11 +36,11 @@ def measure(report: Report, bootstrap: str, brokers: int, seconds: float, seed: 
     """Measure the figure `raw`: appending and reading at two sizes of batch, and the idle latency."""
     for name, submission_requests, batch_bytes in (("small batches", 1, 32 << 10), ("large batches", 100, 512 << 10)):
         prefix = f"raw-{name.split()[0]}"
-        figures = asyncio.run(_throughput(bootstrap, prefix, submission_requests, batch_bytes, seconds / 2, seed))
+        figures = uvloop.run(_throughput(bootstrap, prefix, submission_requests, batch_bytes, seconds / 2, seed))
         case = f"append to both topics and read back, {name}, {brokers} brokers"
         parameters = {"brokers": brokers, "batch_bytes": batch_bytes, "inputs": 4, "in_flight": IN_FLIGHT, "seed": seed}
         report.add("raw", case, figures, parameters)
-    idle = asyncio.run(idle_latency(bootstrap, "raw-idle", seed))
+    idle = uvloop.run(idle_latency(bootstrap, "raw-idle", seed))
     figures = {"ms_p50": idle.p50, "ms_p99": idle.p99, "pairs": idle.count}
     report.add("raw", f"two appends at once, idle, {brokers} brokers", figures, {"brokers": brokers})
 
@@ -50,10 +52,11 @@ async def idle_latency(bootstrap: str, prefix: str, seed: int) -> Percentiles:
     value = next(payload_values(seed, 1, 4, 1)).value
     took = Latencies()
     async with producer(bootstrap) as send:
+        partitions = await payload_partitions(send, prefix, len(value))
         for at in range(PAIRS + WARM_UP_PAIRS):
             started = time.perf_counter()
             both = await asyncio.gather(
-                send.send(payload, value, KEY, at % PARTITIONS), send.send(ordering, bytes(ENTRY_BYTES + 32), None, 0)
+                send.send(payload, value, KEY, partitions[at % len(partitions)]), send.send(ordering, bytes(ENTRY_BYTES + 32), None, 0)
             )
             await asyncio.gather(*both)
             if at >= WARM_UP_PAIRS:  # the first pairs open connections and load metadata
@@ -69,6 +72,7 @@ async def _throughput(
     values = list(islice(payload_values(seed, submission_requests, 4, batch_bytes), 32))
     batches = requests = octets = counted = requests_counted = octets_counted = 0
     async with producer(bootstrap) as send:
+        partitions = await payload_partitions(send, prefix, batch_bytes)
         counts_from = time.perf_counter() + seconds * WARM_UP_SHARE
         ends_at = counts_from + seconds
 
@@ -78,7 +82,8 @@ async def _throughput(
                 batches += 1
                 made = values[batches % len(values)]
                 entry = bytes(ENTRY_BYTES) + b"".join(made.ids)
-                both = await asyncio.gather(send.send(payload, made.value, KEY, batches % PARTITIONS), send.send(ordering, entry, None, 0))
+                at = partitions[batches % len(partitions)]
+                both = await asyncio.gather(send.send(payload, made.value, KEY, at), send.send(ordering, entry, None, 0))
                 await asyncio.gather(*both)
                 requests += len(made.ids)
                 octets += len(made.value) + len(entry)
@@ -99,6 +104,19 @@ async def _throughput(
         "read_mb_per_s": octets / read_s / 1e6,
         "requests_per_batch": requests / batches,
     }
+
+
+async def payload_partitions(send: AIOKafkaProducer, prefix: str, batch_bytes: int) -> list[int]:
+    """Returns the partitions that a worker uses for batches of this size: for small ones those of the ordering topic's leader.
+
+    One produce request then carries both records (docs/decisions/batches.md). With others, two appends would take longer than a worker's.
+    """
+    ordering, payload = topic_names(prefix)
+    for topic in (ordering, payload):
+        await send.partitions_for(topic)  # loads the leaders
+    leader_of = send.client.cluster.leader_for_partition
+    near = [at for at in range(PARTITIONS) if leader_of(TopicPartition(payload, at)) == leader_of(TopicPartition(ordering, 0))]
+    return near if near and batch_bytes <= SMALL_BYTES_MAX else list(range(PARTITIONS))
 
 
 async def read_back(bootstrap: str, prefix: str) -> tuple[float, int]:

@@ -9,6 +9,7 @@
 //
 // One request is one etcd transaction: if none of its input keys was ever created, put the transaction's id under each of them; else
 // read them. If all of them hold that same id, the request was committed before: sending it again is safe, also after a timeout.
+// The requests of one submission are first tried in one transaction together.
 package main
 
 import (
@@ -105,8 +106,30 @@ func (p *pool) decide(r request) (byte, []conflict) {
 	return unknown, nil
 }
 
-// Decides the requests of one submission, all at once, or in their order if two of them want one state.
+// Commits all requests in one transaction. False: nothing is known, and each must be decided alone; that is safe, as in decide.
+func (p *pool) commitAll(requests []request) bool {
+	unspent, spend := []clientv3.Cmp{}, []clientv3.Op{}
+	for _, r := range requests {
+		for _, state := range r.inputs {
+			unspent = append(unspent, clientv3.Compare(clientv3.CreateRevision(string(state)), "=", 0))
+			spend = append(spend, clientv3.OpPut(string(state), string(r.id)))
+		}
+	}
+	client := p.clients[p.turn.Add(1)%uint64(len(p.clients))]
+	ctx, cancel := context.WithTimeout(context.Background(), tryTimeout)
+	defer cancel()
+	answer, err := client.Txn(ctx).If(unspent...).Then(spend...).Commit()
+	if err != nil {
+		log.Printf("one by one: %v", err)
+	}
+	return err == nil && answer.Succeeded
+}
+
+// Decides the requests of one submission: in one transaction, or all at once, or in their order if two of them want one state.
 func (p *pool) decideAll(requests []request) []byte {
+	if len(requests) > 1 && disjoint(requests) && p.commitAll(requests) {
+		return bytes.Repeat([]byte{committed}, len(requests))
+	}
 	answers := make([][]byte, len(requests))
 	one := func(at int) {
 		outcome, conflicts := p.decide(requests[at])

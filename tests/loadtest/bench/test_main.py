@@ -1,6 +1,7 @@
 """Tests the benchmark command without brokers; only the presence of its figures is checked."""
 
 import contextlib
+import gc
 import io
 import json
 import subprocess
@@ -14,11 +15,12 @@ from rich.console import Console
 from deploy.local import CannotRun
 from loadtest.bench import figures
 from loadtest.bench.__main__ import main, measurable, parts_of, run
-from loadtest.bench.figure import Part, RunOptions, Step
+from loadtest.bench.figure import Part, RunOptions, Step, exit_code
 from loadtest.bench.figures import all_figures
 from loadtest.bench.page import put_into, tables
 from loadtest.bench.report import Report, read
 from loadtest.rig.progress import Bar
+from notary.memory import GARBAGE_OBJECTS
 
 pytestmark = pytest.mark.seconds
 
@@ -120,6 +122,17 @@ def test_the_program_has_every_figure_and_a_share_of_the_time_for_each() -> None
     assert not [part.text for part in embedded if "broker" in part.text]
     texts = [step.text for part in complete for step in part.steps]
     assert len(texts) == len(set(texts))
+
+
+def test_parts_of_a_worker_run_as_in_a_worker() -> None:
+    """Measurements in this process have the garbage collector of a worker, by either command, and the code after them has its own."""
+    before, seen = gc.get_threshold(), []
+    part = Part("first", 1.0, contextlib.nullcontext, [Step("a", 1.0, lambda opened: seen.append(gc.get_threshold()[0]))])
+    report = Report(io.StringIO(), io.StringIO())
+    assert run([part], report, Bar(Console(file=io.StringIO()))) == []
+    assert exit_code(lambda report: seen.append(gc.get_threshold()[0]), contextlib.nullcontext(report)) == 0
+    assert seen == [GARBAGE_OBJECTS] * 2
+    assert (gc.get_threshold(), gc.get_freeze_count()) == (before, 0)
 
 
 def test_a_part_that_cannot_be_measured_does_not_end_the_others() -> None:

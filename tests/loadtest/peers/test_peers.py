@@ -1,6 +1,8 @@
 """Tests the peer systems, each started for real: right answers, nothing lost; and that a wrong peer is found."""
 
 import asyncio
+import contextlib
+import gc
 import io
 import json
 import os
@@ -11,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +22,7 @@ from deploy.local import CannotRun, Cluster
 from deploy.local.process import BrokerProcess
 from loadtest.bench.figures.peers import measure_limits
 from loadtest.bench.report import Report
-from loadtest.peers import postgresql
+from loadtest.peers import http_adapter, postgresql, single_topic
 from loadtest.peers.__main__ import ON_BROKERS, PEERS, main, start
 from loadtest.peers.contest import ContestConflict, ContestDecision, ask, changed, contest, double_spends, recheck
 from loadtest.peers.http_adapter import HttpAdapter, PeerDecision
@@ -29,6 +32,7 @@ from loadtest.rig.generate import party_key_pem, submissions
 from loadtest.rig.signing import NOTARY, PARTY
 from notary.gate import Gate
 from notary.http.server import Server, bind
+from notary.memory import GARBAGE_OBJECTS
 from notary.parties import Parties
 from ordering.log import ORDERING, Record
 from ordering.memory import MemoryLog
@@ -82,11 +86,11 @@ def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.nightly
 @pytest.mark.kafka
 def test_limits_have_a_rate_each(kafka_cluster: Cluster) -> None:
-    """Append and read, verify, and apply each have a rate, at one request a submission and at a hundred."""
+    """Append and read, and verify, each have a rate, at one request a submission and at a hundred."""
     lines = io.StringIO()
     appended = measure_limits(Report(lines, io.StringIO()), kafka_cluster.bootstrap, None, 0.5, 1)
     results = [json.loads(line) for line in lines.getvalue().splitlines()]
-    assert [result["figure"] for result in results] == ["limits"] * 4 + ["apply"] * 3
+    assert [result["figure"] for result in results] == ["limits"] * 4
     assert all(result["figures"]["requests_per_s"] > 0 for result in results)
     assert appended.keys() == {1, 100}
 
@@ -178,6 +182,27 @@ def test_an_outcome_that_changes() -> None:
     assert changed([_decision("a", one)], [_decision("a", one, other)]) == []
     assert len(changed([_decision("a", one, other)], [_decision("a", one)])) == 1
     assert len(changed([_decision("a")], [_decision("a", one)])) == 1
+
+
+@pytest.mark.parametrize("module", [http_adapter, single_topic])
+def test_a_peer_collects_garbage_as_rarely_as_a_worker(module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process of a peer has the garbage collector of `notary serve`, so that the comparison is not about that."""
+    before, seen = gc.get_threshold(), []
+    monkeypatch.setattr(module, "uvloop", SimpleNamespace(run=lambda serving: (serving.close(), seen.append(gc.get_threshold()[0]))))
+    monkeypatch.setattr(module, "bound_memory", lambda: True)
+    monkeypatch.setattr(single_topic, "load", lambda *_: None)
+    monkeypatch.setattr(single_topic, "set_up_logging", lambda *_, **__: None)
+    try:
+        if module is http_adapter:
+            monkeypatch.setattr(sys, "argv", ["peer", "address", "1", str(tmp_path)])
+            http_adapter.main(lambda _: contextlib.nullcontext(Careless()))
+        else:
+            monkeypatch.setattr(sys, "argv", ["peer", "--config", "c", "--name", "n", "--listen", "127.0.0.1:0"])
+            single_topic.main()
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+    assert seen == [GARBAGE_OBJECTS]
 
 
 # ---- the log of a single topic ----

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from loadtest.rig.machine import OthersMeter, machine, own_cpu_seconds
@@ -31,6 +32,18 @@ def test_the_time_of_another_process_is_not() -> None:
     assert share is not None
     assert share * took_s * machine()["cores"] >= BURNT_S * 0.8
     assert own_cpu_seconds() - before_s < BURNT_S
+
+
+def test_time_that_a_hypervisor_takes_is_another_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose hypervisor gives half of the processor to others is not quiet, though no process here uses it."""
+    times = psutil.cpu_times()
+    stolen_s = 0.0
+    monkeypatch.setattr(psutil, "cpu_times", lambda: times._replace(steal=stolen_s))
+    monkeypatch.setattr("loadtest.rig.machine.own_cpu_seconds", lambda: 0.0)
+    meter, began_s = OthersMeter(), time.monotonic()
+    time.sleep(OthersMeter.SECONDS_MIN)
+    stolen_s = (time.monotonic() - began_s) * machine()["cores"] / 2
+    assert meter.share() == pytest.approx(0.5, abs=0.1)
 
 
 def test_a_short_period_has_the_share_of_the_one_before() -> None:

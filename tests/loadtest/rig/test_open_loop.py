@@ -2,12 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
 
+import msgspec
 import pytest
 
+from loadtest.rig.closed_loop import ClosedLoad
 from loadtest.rig.open_loop import Offer, Offered, OpenLoop, drive
 from loadtest.rig.schedule import Arrival
 from loadtest.rig.signing import NOTARY
@@ -37,6 +39,8 @@ async def _offered(
     seconds: float = 1.0,
     closed_at_once: int = 0,
     drain_s_max: float = 60.0,
+    decided_per_s_max: float = 60.0,
+    beside: Sequence[ClosedLoad] = (),
 ) -> Offered:
     """Offer thirty submissions of two requests a second; an answer of None closes the connection, as the first ones are.
 
@@ -49,7 +53,9 @@ async def _offered(
     for seed in count(1):
         async with serving(replies, closed_at_once=closed_at_once) as url:
             offer = Offer(
-                [url], seed, 2, 1, 60.0, seconds, 60.0, connections_max, {}, probes, True, connections_open, drain_s_max=drain_s_max
+                *([url], seed, 2, 1, 60.0, seconds, decided_per_s_max, connections_max, {}, probes, True, connections_open),
+                beside=[msgspec.structs.replace(load, urls=[url]) for load in beside],
+                drain_s_max=drain_s_max,
             )
             watched = asyncio.create_task(_longest_pause())
             try:
@@ -120,6 +126,50 @@ async def test_probes_find_out_when_there_was_capacity() -> None:
     assert result.probes.waited_to_retry_after.p50 > 0
     assert result.probes.obedient_returns > 0
     assert (result.probes.obedient_admitted, result.errors) == (0, 0)
+
+
+async def test_decisions_for_probes_are_counted() -> None:
+    """Probes whose submissions are admitted send the next at once; what the service decides for them is not lost."""
+    served = 0
+
+    def answer(body: bytes) -> bytes:
+        nonlocal served
+        served += 1
+        time.sleep(0.005)  # so that the submissions do not run out
+        return _committed(body)
+
+    result = await _offered(answer, probes=4, decided_per_s_max=2_000.0)
+    assert result.probes.decided > result.decided > 0
+    assert 0.5 * served < result.decided + result.probes.decided < served
+    assert result.errors == 0
+
+
+async def test_a_wrong_answer_to_a_probe_is_an_error() -> None:
+    """Every answer that the service gave is wrong, those to probes too, and each of them is an error."""
+    served = 0
+
+    def answer(body: bytes) -> bytes:
+        nonlocal served
+        served += 1
+        return answer_of(200, b"{}")
+
+    result = await _offered(answer, probes=4)
+    assert served - 4 <= result.errors <= served, "at the end a probe may wait for its answer"
+
+
+async def test_a_closed_loop_beside_it_is_measured_for_the_same_time() -> None:
+    """Another party's closed loop is measured while this load runs, and no longer: afterwards it would have the service alone."""
+    closed = ClosedLoad([], 99, 2, 1, 1, 4.0, 10_000, {})
+
+    def answer(body: bytes) -> bytes:
+        time.sleep(0.002)  # so that the submissions do not run out
+        return _committed(body)
+
+    result = await _offered(answer, seconds=4.0, beside=[closed])
+    (beside,) = result.beside
+    assert (beside.errors, beside.ran_out) == (0, False)
+    assert beside.submissions > 0
+    assert beside.seconds < 1.1 * result.seconds
 
 
 async def test_a_wrong_answer_is_an_error() -> None:

@@ -19,7 +19,7 @@ def test_both_ways_of_a_greedy_party() -> None:
     """Ten parties are decided in every load, the nine keep some of their rate, and the table has a row for each way."""
     lines = io.StringIO()
     with workers_on(None, parties=PARTIES) as running:
-        measure(Report(lines, io.StringIO()), running, Case(20, 1), 0.4, 1)
+        measure(Report(lines, io.StringIO()), running, Case(20, 1), 2.0, 1)
     found = [ResultLine(**json.loads(line)) for line in lines.getvalue().splitlines()]
     assert [line.case.partition(",")[0] for line in found] == ["10 times the connections", "10 times its rate"]
     for line in found:
