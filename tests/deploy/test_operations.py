@@ -247,9 +247,7 @@ def make_next_version(made: Installed) -> None:
     folder = made.directory / "next"
     for package in ("ordering", "payload", "joiner", "notary"):
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-    metadata = folder / f"kafka_notary-{NEXT_VERSION}.dist-info" / "METADATA"
-    metadata.parent.mkdir()
-    metadata.write_text(f"Metadata-Version: 2.1\nName: kafka-notary\nVersion: {NEXT_VERSION}\n")
+    (folder / "notary" / "version.py").write_text(f'VERSION = "{NEXT_VERSION}"\n')
     make_program(made.directory / "notary-2" / "bin" / "notary", f"PYTHONPATH={folder} exec {made.directory}/notary/bin/notary")
 
 
