@@ -434,14 +434,19 @@ async def test_calls_behind_a_last_answer_do_not_cut_it(early: bool) -> None:
         await talk.until(ConnectionState.CLOSED)
 
 
-async def test_a_client_that_does_not_close_its_half_is_not_waited_for() -> None:
-    """Nothing is left to read for it but the end."""
+@pytest.mark.parametrize("drips", [False, True])
+async def test_a_client_that_does_not_close_its_half_is_not_waited_for(drips: bool) -> None:
+    """Nothing is left to read for it but the end. Bytes that it sends meanwhile earn it no time."""
     async with talking(settings=HttpSettings(goodbye_ms=20)) as talk:
         await talk.send(head("/now", "Connection: close") + CHUNKS_END)
         assert await _rest(talk) > 0
         assert talk.connection.state is ConnectionState.CLOSING
         now_s = asyncio.get_running_loop().time()
+        if drips:
+            await _send_more(talk)
         talk.connection.check(now_s)
+        if drips:
+            await talk.send(GET)
         talk.connection.check(now_s + 0.03)
         await talk.until(ConnectionState.CLOSED)
 
