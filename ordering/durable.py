@@ -8,6 +8,8 @@ import contextlib
 import fcntl
 import os
 import select
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from errno import EEXIST, EMLINK, ENOSYS, EOPNOTSUPP, EPERM
 from glob import escape
@@ -16,11 +18,15 @@ from stat import S_IMODE
 from typing import IO, Any, Final
 from uuid import uuid4
 
+from ordering.clock import clock_ms
+
 _NO_LINKS: Final = (EPERM, EOPNOTSUPP, ENOSYS, EMLINK)
 """The errors of `link` on a file system without hard links."""
 LOCK_S: Final = 5.0
 """The time to wait for a lock that other processes hold for milliseconds."""
 _LOCK_TRY_S: Final = 0.01
+_LEFT_S: Final = 600.0
+"""A temporary folder that is older and not locked was left by a killed process. A younger one may not be locked yet."""
 
 
 def sync_directory(directory: Path) -> None:
@@ -144,6 +150,25 @@ def locked_directory(directory: Path, lock_s: float = 0.0) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """Make a folder in `parent`, locked, for the length of a block. Raises `OSError` if none can be made.
+
+    Folders of that prefix that killed processes left are removed first, as far as this user may.
+    """
+    for left in parent.glob(f"{escape(prefix)}*"):
+        with contextlib.suppress(OSError):  # another process uses it or has removed it
+            if clock_ms() / 1000 - left.stat().st_mtime > _LEFT_S:
+                with locked_directory(left):
+                    shutil.rmtree(left)
+    made = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    with locked_directory(made):
+        try:
+            yield made
+        finally:
+            shutil.rmtree(made)
 
 
 @contextlib.contextmanager

@@ -230,14 +230,15 @@ class Probe:
         await asyncio.sleep(begins_after_s)
         while self._pool:
             made = self._pool.popleft()
-            since_s, first_s = time.perf_counter(), None
+            first_s, since_s = None, 0.0
             while True:
-                if not self._channel.is_open:
-                    await self._channel.open()
-                sent_s = time.perf_counter()
                 try:
+                    if not self._channel.is_open:
+                        await self._channel.open()
+                    sent_s = time.perf_counter()
                     answer = await self._channel.call(self._head % len(made.body) + made.body)
-                except ConnectionResetError:
+                except OSError:  # there is no connection, or it ended before the answer
+                    await asyncio.sleep(AGAIN_S)
                     continue
                 retry_s = retry_after_s(answer)
                 rejected = status_of(answer) in REJECTED and retry_s is not None
@@ -247,7 +248,8 @@ class Probe:
                 if retry_s is None or not rejected:
                     self._answered(made, answer)
                     break
-                first_s = retry_s if first_s is None else first_s
+                if first_s is None:
+                    first_s, since_s = retry_s, self._channel.answered_s
                 await asyncio.sleep(retry_s if self.obedient else AGAIN_S)
             if first_s is not None:
                 # The wait ends when the admitted attempt was sent: it does not include the time for the decision.

@@ -27,6 +27,7 @@ from notary.keyring import Keyring
 from notary.receipts.errors import NotVerified
 from notary.receipts.note import VerifierKey
 from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore
+from ordering.durable import temporary_folder
 from ordering.errors import ConfigurationError, NotReady
 from ordering.local_reader import describe, size
 from ordering.log import ORDERING, Log, Reader, Record
@@ -41,6 +42,8 @@ a worker that was paused past its turn may have sealed since."""
 OVERLAPS_MAX: Final = 8
 """The places of each topic-partition that a new process compares where segments overlap, the last ones first. A log loses its end, so two
 histories differ there; each takeover may leave one such place, and the log is read again for each."""
+FOLDER: Final = "notary-segment-"
+"""The prefix of the folder in which a segment is made."""
 SKIPPED_CHARS_MAX: Final = 500
 """The names in the store are not trusted, and an answer is one line of limited length."""
 
@@ -220,8 +223,8 @@ class SegmentStream:
         )
 
         def put() -> Segment:
-            with tempfile.TemporaryDirectory() as folder:
-                file, note = Path(folder) / "records", Path(folder) / "note"
+            with temporary_folder(Path(tempfile.gettempdir()), FOLDER) as folder:  # a worker may kill this process
+                file, note = folder / "records", folder / "note"
                 write(records, file)
                 with file.open("rb") as opened:
                     digest = file_digest(opened, "sha256").hexdigest()

@@ -237,8 +237,7 @@ class Index:
         self._offsets_next.update(ready.offsets_next)
         self._compared, self._compared_before, self._open_before = compared, before, open_before
         if agreement.quarantined:
-            self._store.flush()  # no record of the log has the mark, so it must survive a crash of the machine
-            raise Quarantined(_quarantined_text(self.directory, agreement.quarantined))
+            raise self.quarantine(agreement.quarantined)  # syncs the mark, which no record of the log has
         return result.outcomes
 
     def _put_salvage(self, ready: Ready, batch: WriteBatch) -> None:

@@ -14,13 +14,11 @@ So `viewing` first makes hard links to the files, in a folder inside the index, 
   compares the MANIFEST and the names of the logs before and after, and links again if they changed. Linking takes milliseconds.
 
 An open instance has all of its files open, so the links are removed once it is open. Files that the worker deletes meanwhile take disk
-space only while the view is open, even if this process is killed. If it is killed before it removes the links, they stay.
+space only while the view is open, even if this process is killed. If it is killed before it removes the links, a later view removes them.
 """
 
 import contextlib
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -34,8 +32,7 @@ from notary.index.meta import decode_agreement, decode_log_state, joiner_state_o
 from notary.index.rocks import IndexSettings, RocksFamily, open_store
 from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, REMEDY, STATES, TILES, Reading
 from notary.index.tiles import StoredTree
-from ordering.clock import clock_ms
-from ordering.durable import locked_directory
+from ordering.durable import temporary_folder
 from ordering.errors import ConfigurationError, CorruptRecord, Fatal, FatalCode
 from ordering.ids import STATE_REF_BYTES, TRANSACTION_ID_BYTES, StateRef, TransactionId
 
@@ -43,8 +40,6 @@ ATTEMPTS_MAX: Final = 1_000
 SETTINGS: Final = IndexSettings(cache_bytes=8 << 20)
 LINKS: Final = ".export-"
 """The prefix of the folder for the links. RocksDB ignores such a folder."""
-LINKS_S_MAX: Final = 3600.0
-"""An older folder of links belongs to no process any more, unless the clock was set: the process that uses it has locked it."""
 CURRENT: Final = "CURRENT"
 """The file that names the MANIFEST in force: a folder with it holds an index."""
 RIGHTS: Final = "This needs the rights of the worker's user"
@@ -168,23 +163,16 @@ def check_is_index(directory: Path) -> None:
 
 def _open(directory: Path) -> Rdict:
     check_is_index(directory)
-    for left in directory.glob(f"{LINKS}*"):
-        with contextlib.suppress(FileNotFoundError, BlockingIOError):
-            if clock_ms() / 1000 - left.stat().st_mtime > LINKS_S_MAX:
-                with locked_directory(left):
-                    shutil.rmtree(left)  # a killed process left it
-    try:
-        links = Path(tempfile.mkdtemp(prefix=LINKS, dir=directory))
-    except OSError as problem:
-        raise ConfigurationError(f"no folder can be made in the index {directory}: {problem}. {RIGHTS}") from None
-    with locked_directory(links):
+    with contextlib.ExitStack() as held:
+        try:
+            links = held.enter_context(temporary_folder(directory, LINKS))
+        except OSError as problem:
+            raise ConfigurationError(f"no folder can be made in the index {directory}: {problem}. {RIGHTS}") from None
         try:
             link_files(directory, links)
             return open_store(links, SETTINGS, read_only=True)
         except Fatal as problem:
             raise Fatal(problem.code, str(problem).replace(str(links), str(directory))) from problem
-        finally:
-            shutil.rmtree(links)
 
 
 def link_files(directory: Path, links: Path) -> None:

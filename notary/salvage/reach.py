@@ -65,7 +65,7 @@ def reach_of(snapshot: JoinerSnapshot, log: LogState, decisions: int) -> Reach:
     for queued in snapshot.queue:
         record, value = queued.record, queued.source.value or b""
         if isinstance(record, Key) and record_is_signed(value, log.log_id, log.owner_key):
-            log = msgspec.structs.replace(log, key=record.public_key)
+            log = log.with_key(record, 0) or log  # a copy of an earlier record changes nothing
         if not isinstance(record, Entry | Register | Fence | Checkpoint) or not record_is_signed(value, log.log_id, log.key):
             continue
         seen = max(seen, record.view.seen)

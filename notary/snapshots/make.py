@@ -2,7 +2,7 @@
 
 | step | a crash after it leaves |
 |---|---|
-| the index's files are linked into its folder `.snapshot` | links, which the next call of `make` or `remove_links` removes |
+| the index's files are linked into its folder `.snapshot` | links, which the next call of `make` or start of the worker removes |
 | files that the store does not have are copied there | files that no manifest names: the next call uses them, or `prune` removes them |
 | the manifest is written | a snapshot |
 """
@@ -14,7 +14,6 @@ from collections.abc import Callable, Container, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from notary.access import alone_in
@@ -66,10 +65,9 @@ def make(
             _copy(stage, files, store, progress)
             note = manifests.sign(facts, origin, key)
             manifests.open_manifest(note, facts.name, [VerifierKey(origin, state.key)])  # never write a manifest that does not open
-            with TemporaryDirectory() as folder:
-                written = Path(folder) / "manifest"
-                written.write_text(note, encoding="utf-8")
-                store.put(written, MANIFESTS, facts.name)
+            written = stage / "manifest"
+            written.write_text(note, encoding="utf-8")
+            store.put(written, MANIFESTS, facts.name)
             _copy(stage, files, store, progress)  # `prune` may have removed one meanwhile
             return facts
         finally:

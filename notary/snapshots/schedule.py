@@ -16,7 +16,8 @@ import msgspec
 from notary.config import Config
 from notary.exit_codes import EXIT_DONE, EXIT_NO
 from notary.self_check import output_of
-from notary.snapshots.take import is_empty
+from notary.snapshots.make import remove_links
+from notary.snapshots.take import is_empty, remove_stage
 from ordering.clock import clock_ms
 
 logger = logging.getLogger("notary.snapshots")
@@ -101,8 +102,11 @@ async def _run(action: str, config: Config, log_identity: str, *more: str) -> tu
 async def restore_at_start(config: Config, log_identity: str, restoring: Callable[[], None]) -> None:
     """Restore the newest snapshot of this log if the worker has no index, and `[snapshots] url` is set.
 
-    If no snapshot verifies, the worker replays the log. `restoring` is called before a search for snapshots.
+    If no snapshot verifies, the worker replays the log. `restoring` is called before a search for snapshots. Files that a killed snapshot
+    or restore left are removed in any case: without another one they would stay for ever.
     """
+    for remove in (remove_links, remove_stage):
+        await asyncio.to_thread(remove, config.index_directory)  # they may be as large as the index
     if not config.snapshots.url or not is_empty(config.index_directory):
         return
     restoring()

@@ -2,9 +2,11 @@
 
 A restore copies the files into a folder beside the index's, `.<worker>.restoring`, and compares each file with its hash. It opens them as
 an index, compares its content with the manifest, and then renames the folder. A crash before that leaves a folder that is no worker's
-index, and the next restore empties it. A folder that is not empty is never replaced. If the index's folder is a link, it is followed.
+index. The next restore empties it, and the next start of the worker removes it. A folder that is not empty is never replaced. If the
+index's folder is a link, it is followed.
 """
 
+import contextlib
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +21,7 @@ from notary.receipts.note import VerifierKey
 from notary.snapshots.make import TRANSFERS, Counter, Progress, empty, hashed, history_of
 from notary.snapshots.manifest import MANIFEST_BYTES_MAX, Manifest, SnapshotFile, open_manifest
 from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore
-from ordering.durable import make_directory, move_into_place, sync, sync_directory
+from ordering.durable import locked_directory, make_directory, move_into_place, sync, sync_directory
 from ordering.errors import ConfigurationError, Fatal
 
 
@@ -125,6 +127,13 @@ def restore(store: SnapshotStore, manifest: Manifest, index: Path, progress: Pro
 def stage_of(index: Path) -> Path:
     """Returns the folder in which a restore of this index works."""
     return index.with_name(f".{index.name}.restoring")
+
+
+def remove_stage(index: Path) -> None:
+    """Remove what a killed restore left, as far as this user may. A restore that runs keeps its folder, since it holds the lock."""
+    stage = stage_of(index.resolve())
+    with contextlib.suppress(OSError), locked_directory(stage):
+        shutil.rmtree(stage)
 
 
 def _check_can_be_replaced(index: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import ordering
-from ordering.durable import create_file, locked_directory, locked_file, make_directory, replace_file
+from ordering.durable import create_file, locked_directory, locked_file, make_directory, replace_file, temporary_folder
 from tests.notary.disk import Disk, Killed
 
 ROOT = Path(ordering.__file__).parents[1]
@@ -145,6 +145,22 @@ def test_locked_directory_admits_one_process(tmp_path: Path) -> None:
     with locked_directory(tmp_path):
         assert "BlockingIOError" in subprocess.run(command, capture_output=True, text=True, check=False).stderr
     subprocess.run(command, check=True)
+
+
+def test_temporary_folders_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    """An old one that no process has locked goes. One of another prefix, a young one and one in use stay."""
+    left, young, other = [tmp_path / name for name in ("a-[1]left", "a-[1]young", "b-left")]
+    for folder in (left, young, other):
+        folder.mkdir()
+        (folder / "x").write_bytes(b"x")
+    with temporary_folder(tmp_path, "a-[1]") as used:
+        (used / "x").write_bytes(b"x")
+        for folder in (left, other, used):
+            os.utime(folder, (0, 0))
+        with temporary_folder(tmp_path, "a-[1]") as second:
+            assert second != used
+            assert {*tmp_path.iterdir()} == {young, other, used, second}
+    assert {*tmp_path.iterdir()} == {young, other}
 
 
 def test_lock_of_a_removed_file_is_taken_again(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def figures_of(load: LongLoad) -> dict[str, Any]:
     figures: dict[str, Any] = {
         "requests": load.requests,
         "seconds": last.seconds,
-        "requests_per_s": load.requests / last.seconds if last.seconds else 0.0,
+        "requests_per_s": last.requests / last.seconds if last.seconds else 0.0,
         "tenths": tenths,
         "by_time": [
             {"seconds": after.seconds, "requests_per_s": _rate(before, after), "worker_mib": after.worker_bytes / MIB}

@@ -2,14 +2,18 @@
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import count
+from itertools import count, islice
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from loadtest.rig.closed_loop import ClosedLoad
+from loadtest.rig.connections import Channel, Probe
+from loadtest.rig.generate import submissions
 from loadtest.rig.open_loop import Offer, Offered, OpenLoop, drive
 from loadtest.rig.schedule import Arrival
 from loadtest.rig.signing import NOTARY
@@ -155,6 +159,40 @@ async def test_a_wrong_answer_to_a_probe_is_an_error() -> None:
 
     result = await _offered(answer, probes=4)
     assert served - 4 <= result.errors <= served, "at the end a probe may wait for its answer"
+
+
+async def test_a_probe_without_a_connection_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy service takes no connection for a moment. A probe that ended there would be missing from the figures, without an error."""
+    connect, opened = Channel.open, count()
+
+    async def refused_at_first(channel: Channel) -> None:
+        if CONNECTIONS <= next(opened) < CONNECTIONS + 4:
+            raise ConnectionRefusedError("connection refused")
+        await connect(channel)
+
+    def answer(body: bytes) -> bytes:
+        time.sleep(0.005)  # so that the submissions do not run out
+        return _committed(body)
+
+    monkeypatch.setattr(Channel, "open", refused_at_first)
+    assert (await _offered(answer, probes=4, decided_per_s_max=2_000.0)).probes.decided > 0
+
+
+async def test_the_wait_of_a_probe_begins_with_its_rejection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retry-After counts from the rejection. The time until that is another figure."""
+    answers = iter([REJECTION, answer_of(200)])
+    channel = SimpleNamespace(is_open=True, answered_s=0.0)
+
+    async def call(_: bytes) -> bytes:
+        channel.answered_s += 10.0
+        return next(answers)
+
+    channel.call = call
+    monkeypatch.setattr("loadtest.rig.connections.time", SimpleNamespace(perf_counter=lambda: channel.answered_s))
+    probe = Probe("http://127.0.0.1:1", b"%d", deque(islice(submissions(1, 1, 1), 1)), lambda *_: None, obedient=False)
+    monkeypatch.setattr(probe, "_channel", channel)
+    await probe.run()
+    assert probe.waits == [(1, 0.0)]
 
 
 async def test_a_closed_loop_beside_it_is_measured_for_the_same_time() -> None:

@@ -1,5 +1,6 @@
 """One worker seals, and another takes its place: two segment streams on one log, with one store."""
 
+import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from notary.archive.segment import find
 from notary.archive.settings import SealCommand, Sealed
-from notary.archive.stream import SegmentStream
+from notary.archive.stream import FOLDER, SegmentStream
 from notary.keyring import Keyring
 from notary.keys import verifier_keys
 from notary.snapshots.store import store_of
@@ -98,3 +99,16 @@ async def test_a_clock_that_is_ahead_holds_nobody_up(fixture: ArchiveFixture) ->
     assert (await fixture.command(third, LEAVE_MS)).segments == 1
     for stream in (ahead, second, third):
         await stream.close()
+
+
+async def test_the_folder_of_a_killed_process_is_removed(fixture: ArchiveFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker kills its process at its end, and after a deadline. A segment half made may have 32 MiB, and a pod's /tmp 256 MiB in all."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    left = tmp_path / "temporary" / f"{FOLDER}killed"
+    left.mkdir(parents=True)
+    (left / "records").write_bytes(b"x")
+    os.utime(left, (0, 0))
+    process = fixture.process("w1")
+    assert (await fixture.command(process)).segments == 1
+    await process.close()
+    assert list((tmp_path / "temporary").iterdir()) == []

@@ -251,6 +251,21 @@ def test_a_quarantine_survives_a_power_loss(tmp_path: Path, monkeypatch: pytest.
     index.close()
 
 
+def test_a_quarantine_that_cannot_be_synced_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk fails while the mark is synced. The worker stops as quarantined, and reports both; it is no unexpected error."""
+    index = opened(tmp_path / "index")
+    index.apply(step(0, 1))
+
+    def fail() -> None:
+        raise RuntimeError("IO error: Input/output error")
+
+    monkeypatch.setattr(index._store, "flush", fail)
+    roots = [RootSeen(name, number, 1, bytes(32), 0, VOTERS, 0) for number, name in enumerate("bc", 2)]
+    with pytest.raises(Quarantined, match=r"at 1 decisions its root is .*this mark cannot be written into the index: IO error"):
+        index.apply(step(1, 1, roots))
+    index.close()
+
+
 VOTERS = frozenset("abc")
 DECIDED = 7
 

@@ -1,11 +1,12 @@
 """A view of an index: a consistent snapshot while a worker goes on writing; damage raises an error."""
 
+import errno
 import itertools
 import os
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from notary.decision import Decision, Outcome, leaf
 from notary.index import IndexView, viewing
 from notary.index import view as index_view
 from notary.index.view import LINKS
+from ordering import durable
 from ordering.clock import clock_ms
 from ordering.errors import Fatal
 from ordering.log import ORDERING
@@ -114,7 +116,7 @@ def test_a_missing_file_names_the_index(copied: Path, pattern: str) -> None:
 
 
 def test_links_of_a_killed_process_are_removed(tmp_path: Path) -> None:
-    """They would keep the files of an old index on the disk. A folder of the last hour may be in use."""
+    """They would keep the files of an old index on the disk. A folder of the last minutes may be in use."""
     with closing(_open(tmp_path / "index")) as index:
         index.apply(_step(0, REQUESTS))
     old, young = [tmp_path / "index" / f"{LINKS}{name}" for name in ("old", "young")]
@@ -136,7 +138,7 @@ def test_links_in_use_stay_when_the_clock_jumps(complete: Path, monkeypatch: pyt
         link(directory, of)
         links.append(of)
         if len(links) == 1:
-            monkeypatch.setattr(index_view, "clock_ms", lambda: clock_ms() + 2 * 3_600_000)
+            monkeypatch.setattr(durable, "clock_ms", lambda: clock_ms() + 2 * 3_600_000)
             with viewing(directory):
                 assert (links[0] / "CURRENT").exists()
 
@@ -144,3 +146,20 @@ def test_links_in_use_stay_when_the_clock_jumps(complete: Path, monkeypatch: pyt
     with viewing(complete) as view:
         assert view.position_next > 0
     assert len(links) == 2
+
+
+def test_links_of_another_user_prevent_no_view(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed export of root left a folder that only root may open. The scrub of the worker's user, and its exports, go on."""
+    left = copied / f"{LINKS}of-root"
+    left.mkdir()
+    os.utime(left, (0, 0))
+    locked = durable.locked_directory
+
+    def closed(directory: Path) -> AbstractContextManager[None]:
+        if directory == left:
+            raise PermissionError(errno.EACCES, "Permission denied", str(left))
+        return locked(directory)
+
+    monkeypatch.setattr(durable, "locked_directory", closed)
+    with viewing(copied) as view:
+        assert view.position_next > 0

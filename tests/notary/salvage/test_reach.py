@@ -92,6 +92,16 @@ def test_records_behind_a_rotation_are_signed_with_its_key() -> None:
     assert reach(history).seen_at_source == 70
 
 
+def test_a_copy_of_a_rotation_brings_no_key_back() -> None:
+    """A mirror that begins again repeats records, and anybody may copy one: the key of the last rotation stays in force."""
+    history, _ = mirror(4, 1)
+    first = history.rotate(signing_key("new"))
+    history.rotate(signing_key("newer"))
+    history.put(ORDERING, None, first.value)
+    history.checkpoint(1, 5)
+    assert reach(history).decided_at_source == 5
+
+
 def test_only_what_the_source_had_more_is_named() -> None:
     """A checkpoint of the mirror's size, or a view of its history, shows nothing more."""
     waiting = tuple([WaitingBatch(9 + number, 1, number, 0, 3 + number, 1, missing=True) for number in range(BATCHES_SHOWN)])

@@ -14,7 +14,10 @@ import httpx
 import pytest
 
 from notary.config import load
-from notary.snapshots.schedule import SPREAD_SHARE, SnapshotSchedule
+from notary.snapshots.make import STAGE
+from notary.snapshots.schedule import SPREAD_SHARE, SnapshotSchedule, restore_at_start
+from notary.snapshots.take import stage_of
+from ordering.durable import locked_directory
 from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank
 from tests.notary.process import NotaryProcess, is_running, serve
@@ -157,3 +160,18 @@ async def test_it_ends_its_process(fixture: SnapshotFixture) -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     assert not any(is_running(int(pid)) for pid in mine)
+
+
+async def test_a_start_removes_what_killed_processes_left(fixture: SnapshotFixture) -> None:
+    """A snapshot and a restore were killed, and no other of either follows. A process that still runs keeps its files."""
+    left = [fixture.index / STAGE / "000009.sst", stage_of(fixture.index) / "000009.sst"]
+    for file in left:
+        file.parent.mkdir()
+        file.write_bytes(b"x")
+    config = load(fixture.config, {"worker.name": "worker-1"})
+    with locked_directory(left[0].parent), locked_directory(left[1].parent):
+        await restore_at_start(config, "", lambda: None)
+    assert [file.exists() for file in left] == [True, True]
+    await restore_at_start(config, "", lambda: None)
+    assert [file.exists() for file in left] == [False, False]
+    assert not stage_of(fixture.index).exists()

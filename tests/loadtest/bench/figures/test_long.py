@@ -6,10 +6,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from loadtest.bench.figures.long import main
+from loadtest.bench.figures.long import Sample, figures_of, main
+from loadtest.rig.latencies import Failures
 from loadtest.rig.machine import family
 
 pytestmark = pytest.mark.seconds
@@ -53,3 +56,12 @@ def test_after_an_interrupt_it_reports_and_leaves_nothing(tmp_path: Path) -> Non
     assert result["figures"]["requests"] > 0
     while any(Path(f"/proc/{pid}").exists() for pid in started):  # the last one may be ending
         time.sleep(0.05)
+
+
+def test_an_interrupted_run_divides_by_the_time_of_its_requests() -> None:
+    """Requests that were answered after the last sample do not raise the rate up to it."""
+    samples = [Sample(seconds, requests, 0, 0, {"load": 0.0}) for seconds, requests in ((0.0, 0), (2.0, 400))]
+    loop = SimpleNamespace(starved_s=0.0, rejected=0, failures=Failures())
+    load: Any = SimpleNamespace(requests=600, rejected=0, samples=samples, tenths=[], loop=loop)
+    figures = figures_of(load)
+    assert (figures["requests"], figures["seconds"], figures["requests_per_s"]) == (600, 2.0, 200.0)
