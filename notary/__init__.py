@@ -1,6 +1,4 @@
-"""notary: decides, keeps, proves, serves.
-
-The joiner hands over batches in global order. This package decides their requests, stores the decisions, and serves clients.
+"""notary: decides requests, stores and proves the decisions, and serves clients.
 
 A request's way through the code:
 
@@ -16,7 +14,7 @@ A request's way through the code:
     receipts.issue  sign the root, once for each tree size
     http/in_flight  the answer: decisions, each with its receipt
 
-Besides, a worker checks itself (R9): `self_check` compares its roots with those of other workers, through the log, and audits its rows.
+A worker also checks itself (R9): `self_check` compares its roots with those of other workers, through the log, and audits its rows.
 
 | place | subject |
 |---|---|

@@ -1,15 +1,14 @@
 """R9: compares the workers' roots and finds the wrong worker, from checkpoint records in the ordering topic alone. Pure.
 
-Now and then a worker writes `checkpoint(size, root)`, and every other worker compares it with its own root. When two roots differ, one of
-them is wrong, and the roots do not show which. Suppose that each worker stopped when it read another root. Then one *wrong* writer would
-stop all the right workers, and go on itself (tests/notary/test_agreement.py has that history). So a difference opens a
+From time to time a worker writes `checkpoint(size, root)`, and every other worker compares it with its own root. When two roots differ, one
+of them is wrong, and the roots do not show which. Suppose that each worker stopped when it read another root. Then one *wrong* writer would
+stop all the right workers, and continue itself (tests/notary/test_agreement.py has that history). So a difference opens a
 **root disagreement**:
 
 1. A worker that reads a root other than its own suspends serving, and writes its own root at that size: its vote.
-2. Votes count in the order of the log, the first one of each worker name. A root wins with more than half of the voters: the
-   workers that are not fenced and wrote something within a day of log time, and those that voted. One vote never wins.
-3. A worker whose root is not the winner is quarantined: it stops, and its index never opens again. The others
-   serve again.
+2. Votes count in the order of the log, the first one of each worker name. A root wins with two votes or more, from more than half of the
+   voters. Voters are the names that voted, and unfenced ones that registered or had an entry counted within a day of log time.
+3. A worker whose root is not the winner is quarantined: it stops, and its index never opens again. The others serve again.
 
 While no root wins (two workers, one against one) no worker answers, which is safe. A third worker that replays the log settles it, since it
 votes when it reaches that size. A checkpoint of a size that this worker has not reached yet is compared when it gets there.
@@ -27,7 +26,7 @@ from ordering.ids import excerpt
 VOTES_MIN: Final = 2
 NAMES_RENDERED_MAX: Final = 10
 PENDING_MAX: Final = 16
-"""The most checkpoints ahead of our tree that are kept, the nearest first, so that a forger cannot fill memory with them."""
+"""The maximum number of stored checkpoints whose size our tree has not reached, the smallest: a forger cannot fill memory."""
 
 
 class Votes(msgspec.Struct, frozen=True):
@@ -70,7 +69,7 @@ class Agreement(msgspec.Struct, frozen=True):
     agreed_size: int = 0
     """The largest size at which another worker's checkpoint had our root."""
     votes: Votes = Votes(0, {})
-    """The votes at the size of the last checkpoint; during a root disagreement, at the disagreement's size."""
+    """The votes at the size of the last checkpoint; during a root disagreement, the votes at its size."""
     in_disagreement: bool = msgspec.field(default=False, name="disputed")
     pending: tuple[RootSeen, ...] = ()
     outvoted: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)

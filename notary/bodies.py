@@ -70,7 +70,7 @@ class Body:
 
     @property
     def is_unauthenticated(self) -> bool:
-        """True if no submission was admitted yet on its connection."""
+        """True if no new submission was admitted on its connection before."""
         return bool(self.network) and not self.parties
 
     def admitted(self, submission: AdmittedSubmission) -> None:
@@ -158,7 +158,7 @@ class Lanes:
     Anyone may name a party. So a body counts for its party only on a connection on which a new submission of that party was admitted. Any
     other body counts for its client's address. All addresses together have about the share of one party (`ADDRESSES_SHARE_MIN`). Such a
     body counts for its party later, once it is known to be a new submission of that party (`charge`). Otherwise a party that always opens
-    new connections would have a second share.
+    new connections would get a second share.
     """
 
     __slots__ = ("_addresses", "_ahead_bytes", "_parties", "_weight_of")

@@ -37,7 +37,7 @@ def decide(
     """Decide every request of the batches, in order.
 
     `decided` and `consumed` hold the index's rows for the ids and states of these batches. This function adds the new decisions to both, so
-    that conflicts inside the step are found. `reserved` has the SHA-256 of the only transaction id that may consume a state (R11).
+    that conflicts inside the step are found. `reserved` has, by state, the SHA-256 of the only transaction id that may consume it (R11).
     """
     reserved = reserved or {}
     outcomes: list[list[Decision]] = []

@@ -1,4 +1,4 @@
-"""The longest recent turn of the event loop, measured by a timer: its delay is the time for which everything else had to wait.
+"""The longest recent turn of the event loop, measured by a timer: the timer's delay is the time for which everything else had to wait.
 
 A timer every 50 ms takes about 1/400 of a core, on uvloop and asyncio alike, and less if the loop is busy anyway. A turn shorter than 50 ms
 may be missed, and a longer one is reported up to 50 ms too short.

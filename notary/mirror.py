@@ -37,13 +37,13 @@ REPORT_S: Final = 10.0
 PARTITIONS_S: Final = 60.0
 """The time between two looks at the number of payload partitions, and at those without a leader."""
 CONTRADICTED_S: Final = 10.0
-"""The log must lack a record for this time: a broker that was elected a moment ago may lag."""
+"""The log must lack a record of the mirror for this long before copying stops: a broker that was elected a moment ago may lag."""
 READ_S_MAX: Final = 30.0
-"""The time within which the mirror's brokers return their last records, and within which the log's brokers return any record sought."""
+"""The deadline for the mirror's brokers to return their last records, and for the log's brokers to return any record sought."""
 LOOK_BACK: Final = 10
-"""The search for a record begins so many offsets before the expected one, and ten times as many if it is not found there."""
+"""The search for a record begins this many offsets before the expected one, and ten times as many before it if it is not found there."""
 LAST_RECORDS: Final = 10
-"""The last record of the mirror is among so many offsets: markers of transactions may follow it."""
+"""The last record of the mirror is among the last offsets, this many at most: markers of transactions may follow it."""
 
 
 class OtherLog(NotaryError):

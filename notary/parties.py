@@ -1,7 +1,7 @@
-"""The parties whose submissions this notary takes: a JSON file of name -> PEM public key, or name -> {"public_key": PEM, "weight": 2,
+"""The parties whose submissions this notary admits: a JSON file of name -> PEM public key, or name -> {"public_key": PEM, "weight": 2,
 "requests_per_s": 500}, read again when it changes.
 
-It controls what a worker admits into the log. It never influences a decision (R6).
+The file controls what a worker admits into the log. It never influences a decision (R6).
 """
 
 import asyncio

@@ -11,7 +11,7 @@ from ordering.ids import excerpt
 from ordering.settings import NotNegative
 
 LATE_S: Final = 1.0
-"""A client may come back this much later than `Retry-After`, and still find its tokens reserved."""
+"""The time after `Retry-After` for which the tokens of a rejected client stay reserved."""
 
 
 class QuotaSettings(msgspec.Struct, frozen=True):
@@ -22,7 +22,7 @@ class QuotaSettings(msgspec.Struct, frozen=True):
 
 
 class QuotaExceeded(NotaryError):
-    """The party sent more than its quota; nothing of this submission was taken."""
+    """The party sent more than its quota: no part of this submission was admitted."""
 
     def __init__(self, what: str, retry_after_s: int) -> None:
         self.retry_after_s = retry_after_s
@@ -33,8 +33,8 @@ class QuotaExceeded(NotaryError):
 class Quota:
     """A token bucket for each party, one second deep; a submission larger than the bucket passes when it is full.
 
-    A rejected submission reserves its tokens until it may come again. Otherwise smaller ones of its party would take each new token, and it
-    would never pass.
+    A rejected submission reserves its tokens until it may be sent again. Otherwise smaller submissions of its party would use each new
+    token, and the large one would never pass.
     """
 
     def __init__(

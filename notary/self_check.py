@@ -1,7 +1,7 @@
 """Detects that this worker, or another, has gone wrong (R9): compares roots through the log, and audits the worker's own rows.
 
 Neither influences a decision. Comparing costs one record of 50 bytes, by one worker, every `checkpoint_interval_ms` of log time. Auditing
-reads one tile's decisions a second, again and again over the index. So it finds a change in an old row that no client reads.
+reads one tile's decisions a second, again and again over the index. So the audit finds a change in an old row that no client reads.
 """
 
 import asyncio

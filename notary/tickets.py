@@ -1,4 +1,4 @@
-"""Tickets: a client that was rejected, and returns at the stated time, goes before clients that come first (docs/http.md, Tickets).
+"""Tickets: a client that was rejected, and retries at the stated time, is preferred to clients without a ticket (docs/http.md, Tickets).
 
 A ticket is a MAC over its time and party, so the issuer stores nothing for it. A used ticket is remembered until it expires. A ticket opens
 the last part of the capacity and nothing else: quota, signature and the party's share stay as they are.
@@ -14,7 +14,7 @@ from typing import Final
 USED_MAX: Final = 1 << 15
 """The maximum number of used tickets that are remembered. While it is reached, no ticket is valid."""
 OPEN_S_MIN: Final = 5
-"""A ticket is valid from the end of its `Retry-After` on, for as many seconds as that had, and at least for this many."""
+"""A ticket is valid from the end of its `Retry-After` on, for as many seconds again, and at least for this many."""
 
 _MAC_BYTES: Final = 16
 _BODY: Final = Struct(">QIQ8s")  # valid from, ms; valid for, ms; number; hash of the party, zeros for any

@@ -43,7 +43,7 @@ class Environment(msgspec.Struct, frozen=True):
     now_s: Callable[[], float] = uptime_s
     """A clock that never runs backwards, and counts the time for which the machine was suspended."""
     nonce: Callable[[], bytes] = lambda: os.urandom(16)
-    """16 bytes that nobody has used."""
+    """Returns 16 random bytes, for a registration (R5)."""
     threads: bool = True
     """Whether signatures of log records may be verified in threads."""
 

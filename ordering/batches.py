@@ -5,8 +5,8 @@ header's key, and millions of headers in one batch. The Kafka client would fail 
 others. So `WithoutHeaders` removes headers before the client decodes a batch. Key, value, offset and time of the record stay: every worker
 reads the same record, and skips it (R10).
 
-Brokers number the records of a batch, but they do not look at the offsets that the records in it claim, and they accept numbers with bits
-that Java ignores. The client would believe a claimed offset, and continue to read there; it would fail at such a number. So the records of
+Brokers number the records of a batch, but they do not check the offset deltas in the records, and they accept varints with surplus bits,
+which Java ignores. The client would believe a wrong delta, and continue to read there; it would fail at such a varint. So the records of
 each batch get the offsets that the broker gave them: the base offset, and one more for each record. (No batch has gaps: the topics are not
 compacted, and a producer's batch with other counts is rejected.)
 
@@ -119,9 +119,9 @@ async def without_headers(records: bytes) -> bytes:
 
 
 async def _pieces(records: bytes, at: int, end: int, count: int) -> list[bytes] | None:
-    """Returns the `count` records between two indexes, as the client is to decode them, in pieces.
+    """Returns the `count` records between two indexes in the form that the client must decode, in pieces.
 
-    None if all are correct already, or if the batch is none that brokers accept.
+    None if all are correct already, or if no broker accepts such a batch.
     """
     found: list[bytes] = []
     copied, number = at, 0

@@ -1,9 +1,9 @@
 """Connection settings of every Kafka client of this project, and requests in versions that aiokafka does not speak.
 
 aiokafka 0.14 speaks the Metadata request up to version 5: with the cluster's id, without topic ids. `TopicsRequest` below is version 12: it
-has topic ids, which distinguish a topic that was deleted and created again from the first one. It never creates a topic.
-Writers and readers use it too (`leadership.py`). `FeaturesRequest` is version 3 of ApiVersions, which aiokafka speaks up to version 2: it
-has the cluster's finalized features. `AlterSettingsRequest` is IncrementalAlterConfigs: aiokafka's AlterConfigs resets all other settings.
+has topic ids, which distinguish a topic that was deleted and created again from the first one. It never creates a topic. Writers and
+readers use it too (`leadership.py`). `FeaturesRequest` is version 3 of ApiVersions, which aiokafka speaks up to version 2: it returns the
+cluster's finalized features. `AlterSettingsRequest` is IncrementalAlterConfigs: aiokafka's AlterConfigs resets all other settings.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ contradicts its index.
 
 
 class KafkaSecurity(msgspec.Struct, frozen=True, kw_only=True):
-    """TLS and SASL settings for connections to the brokers. Without them: `PLAINTEXT`, for a private network or a trial."""
+    """TLS and SASL settings for connections to the brokers. None in its place: `PLAINTEXT`, for a private network or a trial."""
 
     protocol: str = "SSL"
     """`PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`."""
@@ -97,7 +97,7 @@ def _check_brokers(bootstrap: str) -> None:
         for host, port, _ in collect_hosts(bootstrap):
             host.encode("idna")  # the resolver does the same; a UnicodeError is a ValueError
             if not host or not 0 < port <= 65535:
-                raise ValueError("a host and a port from 1 to 65535 make a broker")
+                raise ValueError("each broker is a host and a port from 1 to 65535")
     except ValueError as problem:
         raise ConfigurationError(f"expected brokers as HOST:PORT,HOST:PORT, got {bootstrap!r}: {problem}") from None
 

@@ -41,7 +41,7 @@ from ordering.store import (
 logger = logging.getLogger(__name__)
 
 RECORD_BYTES_MAX: Final = 8 * 1024 * 1024
-"""The longest record, as in a Kafka topic (`max.message.bytes`)."""
+"""The maximum size of a record's key and value together, as in a Kafka topic (`max.message.bytes`)."""
 
 
 class _Pending(msgspec.Struct):
@@ -215,7 +215,7 @@ class EmbeddedLog:
         """Assign a record its offset and append time now; the future completes when it is durable, or holds `OutcomeUnknown`."""
         self.check_open()
         if partition not in self._offsets_next:
-            raise ConfigurationError(f"this log has no {describe(partition)}, it has {self.payload_partitions}")
+            raise ConfigurationError(f"this log has no {describe(partition)}: it has {self.payload_partitions} payload partitions")
         offset = self._offsets_next[partition]
         self._offsets_next[partition] = offset + 1
         durable = asyncio.get_running_loop().create_future()
@@ -273,7 +273,7 @@ class EmbeddedWriter:
     async def append(self, partition: int, key: bytes | None, value: bytes | None) -> None:
         """Returns after the fsync. Raises `OutcomeUnknown` if the fsync failed, or the writer or the log is closed."""
         assert key is not None or value is not None, "a record has a key or a value"
-        assert len(key or b"") + len(value or b"") <= RECORD_BYTES_MAX, "records are cut to size before they come here"
+        assert len(key or b"") + len(value or b"") <= RECORD_BYTES_MAX, "the caller limits the size of a record"
         if self._broken is not None:
             raise OutcomeUnknown(f"this writer cannot be used any more, open another: {self._broken}")
         try:

@@ -80,7 +80,7 @@ async def stop_consumer(consumer: AIOKafkaConsumer, timeout_s: float) -> None:
 
 
 async def _within(work: Coroutine[Any, Any, Any], timeout_s: float) -> None:
-    """Run to the end or until the timeout; errors are only logged, because the client is discarded in any case."""
+    """Run a coroutine to its end, or cancel it after `timeout_s`. Its errors are only logged, since the client is discarded anyway."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait([task], timeout=timeout_s)

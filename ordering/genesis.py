@@ -47,7 +47,7 @@ async def read_genesis(log: Log) -> tuple[Genesis, bytes]:
     first = await first_record(log)
     if first is None:
         raise ConfigurationError(
-            "the log is empty: its first record should say whose it is. `notary init` makes a new log, without any decision. If this one"
+            "the log is empty: its first record should name its notary. `notary init` makes a new log, without any decision. If this one"
             " has lost its records, restore an archive or a mirror: docs/runbook.md, 'All brokers lose their disks'"
         )
     try:

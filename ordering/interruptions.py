@@ -1,6 +1,6 @@
 """Detects that a Kafka consumer may be reading a different log than before (R10), after each fetch and before its records are returned.
 
-Kafka loses a tail only when brokers restart or a leader changes. So a topic-partition counts as interrupted when, since its last good
+Kafka loses a tail only when brokers restart or a leader changes. So a topic-partition counts as interrupted when, since its last successful
 fetch,
 
 - a fetch has failed and the present one succeeds. A failed fetch alone does not count, so that a partition without a leader does not
@@ -23,7 +23,7 @@ from ordering.batches import heads
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """The state of a topic-partition after its last good fetch."""
+    """The state of a topic-partition after its last successful fetch."""
 
     connection: Any
     high_watermark: int

@@ -73,18 +73,18 @@ class KafkaTimeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FetchSize:
-    """The bytes that a reader requests at once, for each broker. A fetch that takes too long halves them, and each quick one adds some.
+    """The bytes that a reader requests from each broker in one fetch. A timeout halves this size, and each quick fetch adds some.
 
-    Otherwise a reader over a slow line would never get a long backlog: every fetch would be as large, and end at its deadline. They do not
-    grow up to that deadline, since each failed fetch interrupts reading (R10). A broker that has no backlog answers quickly, which says
-    nothing about the others.
+    Otherwise a reader over a slow line would never get a long backlog: every fetch would have the same size and time out. The size stops
+    growing long before fetches time out, since each failed fetch interrupts reading (R10). A broker that has no backlog answers quickly,
+    which says nothing about the others.
     """
 
     def __init__(self) -> None:
         self._sizes: defaultdict[int, int] = defaultdict(lambda: FETCH_BROKER_BYTES_MAX)
 
     def adapt(self, client: AIOKafkaClient, timeout_s: float) -> None:
-        """Let these sizes apply to the fetches of a client. All readers of a log share the sizes: a failed one is replaced.
+        """Apply these sizes to the fetches of a client. All readers of a log share the sizes: a failed one is replaced.
 
         `timeout_s`: the deadline of a fetch. One that took half of it or more does not make the size grow.
         """

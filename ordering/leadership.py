@@ -29,7 +29,7 @@ class Leadership:
     """Replaces the leader discovery of one client that is not started yet."""
 
     def __init__(self, client: AIOKafkaClient, connect_ms: int) -> None:
-        """`connect_ms` is the deadline of each connection step, and of each broker's reply to Metadata."""
+        """`connect_ms`: the deadline of each connection step, and of each broker's reply to a Metadata request."""
         self._client = client
         self._limit_s = connect_ms / 1000
         self._request_s = client._request_timeout_ms / 1000

@@ -62,7 +62,7 @@ class LocalReader:
     def __init__(self, source: Source, arrivals: Arrivals, offsets_next: Mapping[int, int]) -> None:
         partitions = [ORDERING, *range(source.payload_partitions)]
         if unknown := offsets_next.keys() - set(partitions):
-            raise ConfigurationError(f"this log has no payload partition {min(unknown)}, it has {source.payload_partitions}")
+            raise ConfigurationError(f"this log has no payload partition {min(unknown)}: it has {source.payload_partitions} of them")
         self._source = source
         self._arrivals = arrivals
         self._offsets_next = {partition: offsets_next.get(partition, 0) for partition in partitions}
@@ -88,7 +88,7 @@ class LocalReader:
         return records
 
     def offset_next(self, partition: int) -> int:
-        """Returns the offset after the last record returned."""
+        """Returns the offset after the last record that `poll` returned."""
         return self._offsets_next[partition]
 
     @property

@@ -9,8 +9,8 @@ The contract of every implementation:
 - **Durable when acknowledged.** After `Writer.append` returns, the record survives the crash of any one process, broker or machine that the
   log is built to survive. If `append` raises, or is cancelled, the outcome is unknown: the record may be in the log, now or later, once or
   twice (a mirror, a retry). The rules make that harmless.
-- **Read committed.** A reader sees only durable records: if one reader saw a record, each later reader sees it at the same offset, with the
-  same bytes and the same append time.
+- **Readers see only durable records** (without transactions, so this is not Kafka's `read_committed`). If one reader saw a record, each
+  later reader sees it at the same offset, with the same bytes and the same append time.
 - **The append time** of an ordering record is set by the log, not by the writer. It may run backwards; log time may not (R6).
 - **One writer is one producer.** Its appends to one partition keep the order of the calls. A writer that failed once is broken:
   close it and open another (R5: with a new incarnation).
@@ -47,7 +47,7 @@ class LogOffsets(msgspec.Struct, frozen=True, gc=False):
 
 
 class Writer(Protocol):
-    """The producer of one incarnation."""
+    """Appends for one incarnation: an idempotent producer in Kafka."""
 
     async def append(self, partition: int, key: bytes | None, value: bytes | None) -> None:
         """Returns when the record is durable. Raises `OutcomeUnknown` when it may or may not be in the log."""
@@ -62,7 +62,7 @@ class Reader(Protocol):
     """One pass over all partitions, starting at given offsets."""
 
     async def poll(self, timeout_ms: int) -> list[Record]:
-        """Returns records, in order within each partition, as soon as there are any; an empty list after `timeout_ms`."""
+        """Returns records, ordered within each partition; none after `timeout_ms`. Raises `OutOfRange`, `NotReady`, `Fatal`: reopen it."""
         ...
 
     def offset_next(self, partition: int) -> int:
@@ -101,7 +101,7 @@ class BrokerSeen(msgspec.Struct, frozen=True):
 
 
 class Leader(msgspec.Struct, frozen=True):
-    """The broker that takes the appends to a payload partition."""
+    """The leader of a payload partition."""
 
     data_centre: str | None = None
     """Its `broker.rack`; None if it is unknown."""

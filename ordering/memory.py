@@ -87,7 +87,7 @@ class MemoryLog:
         if self._closed:
             raise OutcomeUnknown(f"the log {self._identity} is closed: open it again")
         if partition not in self._records:
-            raise ConfigurationError(f"this log has no {describe(partition)}, it has {self._payload_partitions}")
+            raise ConfigurationError(f"this log has no {describe(partition)}: it has {self._payload_partitions} payload partitions")
         records = self._records[partition]
         records.append(Record(partition, len(records), self._clock_ms(), key, value))
         self._arrivals.notify()

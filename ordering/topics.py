@@ -47,7 +47,7 @@ PARTITIONS_MAX: Final = 1000
 """The maximum number of payload partitions that a command creates."""
 ASK_AGAIN_S: Final = 0.05
 BROKERS_LEARN_S: Final = 2.0
-"""The time for which a too low count of partitions is read again: a broker learns of new partitions only after the controller."""
+"""The time within which too low a number of partitions is read again: a broker learns of new ones only after the controller."""
 
 _FIXED: Final = {
     "cleanup.policy": "delete",
@@ -66,9 +66,9 @@ _MIRROR: Final = frozenset({COPIED_TIME})
 EITHER: Final = LOG | _MIRROR
 """The time types that `inspect` accepts of a mirror that may have been failed over."""
 _TIME_LIMITS: Final = {f"message.timestamp.{side}.max.ms": str((1 << 62) // 1000) for side in ("before", "after")}
-"""The least values in a mirror, which accepts almost any time: otherwise one wrong clock of the source would stop it.
+"""The minimum in a mirror, which must accept almost any time: otherwise one wrong clock of the source would stop it.
 
-But Spark reads microseconds, in 64 bits.
+The value is limited because Spark reads times as microseconds in 64 bits.
 """
 _FLUSH: Final = {"flush.messages": "1"}
 _FEATURES_LEAST: Final = {"metadata.version": (26, "4.1"), "eligible.leader.replicas.version": (1, "1")}
@@ -112,11 +112,11 @@ async def create_topics(
 ) -> CreatedTopics:
     """Create both topics, or check them if they exist; `replication` defaults to 3, or the number of brokers if there are fewer.
 
-    `flush_ordering`: the replicas write each record of the ordering topic to their disks before they acknowledge it.
-    `mirror`: they are the target of a mirror, which no worker uses before a failover.
+    `flush_ordering`: the replicas write each record of the ordering topic to their disks before they acknowledge it. `mirror`: the topics
+    are the target of a mirror, which no worker uses before a failover.
 
-    Raises `ConfigurationError` when they cannot be created, or exist with wrong settings, and `Fatal` when they exist with another number
-    of payload partitions; a mirror may have more. Raises `NotReady` when the brokers are unreachable.
+    Raises `ConfigurationError` when the topics cannot be created, or exist with wrong settings, and `Fatal` when they exist with another
+    number of payload partitions; a mirror may have more. Raises `NotReady` when the brokers are unreachable.
     """
     names = topic_names(prefix)
     async with admin(bootstrap, "notary-topics", security, timeout_ms) as client:
@@ -203,8 +203,8 @@ async def free_records(
 ) -> dict[int, int]:
     """Delete the records of payload partitions before these offsets (DeleteRecords). Returns each one's log start offset afterwards.
 
-    Repeating it changes nothing. Raises `ConfigurationError` for a user without the right, or a topic with another id than `topic_id`;
-    `NotReady` when the brokers are unreachable.
+    Repeating the call changes nothing. Raises `ConfigurationError` for a user without the right, or a topic with another id than
+    `topic_id`; `NotReady` when the brokers are unreachable.
     """
     payload = topic_names(prefix)[1]
     right = "It needs the ACL operation Delete on that topic, and no other right (docs/runbook.md, 'Freeing old payloads')"
@@ -230,7 +230,7 @@ async def find_problems(
 ) -> list[str]:
     """Returns the settings of topics and cluster that may lose acknowledged records: a sentence each, with the remedy.
 
-    `mirror`: they are the target of a mirror that was not failed over. Empty when all settings are right. Raises `NotReady` when the
+    `mirror`: the topics are the target of a mirror that was not failed over. Empty when all settings are right. Raises `NotReady` when the
     brokers are unreachable, `ConfigurationError` when the settings cannot be read.
     """
     async with admin(bootstrap, "notary-topics", security, timeout_ms) as client:

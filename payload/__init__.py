@@ -6,8 +6,8 @@ parcels travel in one crate, and every worker opens the crate by the same rules.
 - `decode_submission` accepts a body that follows the contract completely, or rejects all of it, naming the field and the reason
   (`Malformed`).
 - `Submission.encoded` is the standard form, and `encode_batch` joins the submissions of one batch.
-- `decode_requests` reads a batch. So all workers get the same requests with the same ids, or all get `CorruptRecord`, which counts as empty
-  (R3).
+- `decode_requests` reads a batch. So all workers get the same requests with the same ids, or all get `CorruptRecord`: then the batch
+  decides nothing (R3).
 
 Decoding is total: it accepts, or raises the one error above; no input causes another exception. The result depends only on the bytes and
 the notary's name. So a body that one worker accepts is accepted by all workers, for ever.

@@ -2,8 +2,8 @@
 
 A batch is joined from submissions that were encoded at admission; nothing is encoded twice. Decoding applies the rules of
 `decode_submission` to each element, by the same code. So every record that a worker of this software wrote decodes. A record that does not
-decode raises `CorruptRecord` and counts as a fill (R3), in every worker, since only the bytes decide. Signatures are not checked here: the
-worker that admitted the submission has checked them.
+decode raises `CorruptRecord` in every worker, since only the bytes decide, and its batch decides nothing (R3). Signatures are not checked
+here: the worker that admitted the submission has checked them.
 """
 
 from collections.abc import Generator, Iterable

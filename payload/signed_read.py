@@ -3,7 +3,7 @@
     Signature-Input: sig=("@method" "@path" "@query");created=1795276891;keyid="O%3DBank%20A";tag="O%3DNotary"
     Signature: sig=:<base64>:
 
-`keyid` is the party's name and `tag` the notary's, percent-encoded: names may hold any letter, and RFC 9421's strings are ASCII. It signs:
+`keyid` is the party's name and `tag` the notary's, percent-encoded, since RFC 9421's strings are ASCII. The signature covers:
 
     "@method": GET
     "@path": /v1/states/…
@@ -86,14 +86,14 @@ def read_signature(given: Iterable[tuple[bytes, bytes]]) -> SignedRead | None:
     found = _INPUT.fullmatch(inputs[0].decode("latin-1"))
     signature = _SIGNATURE.fullmatch(signatures[0].decode("latin-1"))
     if found is None or signature is None or found[1] != signature[1]:
-        raise Malformed("Signature-Input and Signature do not have one signature each, of the same label, as docs/http.md writes them")
+        raise Malformed("Signature-Input and Signature should have one signature each, with the same label, in the form of docs/http.md")
     components = tuple(found[3].replace('"', "").split(" "))
     if sorted(components) != sorted(COMPONENTS):
-        raise Malformed(f"it signs {found[3]}: sign {' '.join(COMPONENTS)}, each once, and nothing else")
+        raise Malformed(f"Signature-Input covers {found[3]}: sign {' '.join(COMPONENTS)}, each once, and nothing else")
     parameters = _PARAMETER.findall(found[4])
     values = dict(parameters)
     if len(values) != len(parameters) or not {"created", "keyid", "tag"} <= values.keys() <= _KNOWN:
-        raise Malformed(f"its parameters are {', '.join([name for name, _ in parameters])}: give created, keyid and tag, each once")
+        raise Malformed(f"Signature-Input has {', '.join([name for name, _ in parameters])}: give created, keyid and tag, each once")
     if any((value[0] != '"') != (name in _NUMBERS) for name, value in parameters):
         raise Malformed("created and expires are numbers, all other parameters are strings")
     try:

@@ -73,7 +73,7 @@ def _mismatch(message: str) -> Malformed:
         return Malformed("missing; this member must be given", f"{where}.{missing[1]}" if where else missing[1])
     what = _TYPE.sub(lambda found: _JSON_NAMES.get(found[0], found[0]), what[:1].lower() + what[1:])
     if what.endswith(", got null"):
-        what += "; leave the member out when there is nothing to say" if where.endswith(_OPTIONAL) else "; give a value"
+        what += "; leave the member out instead" if where.endswith(_OPTIONAL) else "; give a value"
     return Malformed(what, where)
 
 

@@ -1,7 +1,7 @@
 """One end of the socket between a worker and an acceptor process. Messages of one turn of the loop go together, each after its length.
 
 Neither end fills the other's memory. If the worker reads too slowly, the process reads no more calls (`pause`). If the process reads too
-slowly, the worker takes no more of its calls. So the answers that wait are never more than the calls that were taken.
+slowly, the worker takes no more of its calls. So no more answers wait than calls were taken.
 """
 
 import asyncio

@@ -11,8 +11,8 @@ Ordering records are sealed only if the worker has applied them, and contents ar
 up to any moment are the log at some time: no entry in them lacks its content.
 
 **One writer.** The turn follows from the log. Among the incarnations active in log time, the one that registered first seals every
-`every_s`. Each later one reads the store less often, and seals only if no other worker sealed lately. Two writers at once only waste space,
-since a segment lists its offsets, and equal offsets have equal records.
+`every_s`. Each later one reads the store less often, and seals only if no other worker sealed lately. Two writers at once only waste space:
+a segment lists its offsets, and records with the same offset are the same.
 
 **Restartable.** A process reads the new manifests at its first command, and then at each (the active writer at every 12th, since a listing
 grows with the store). It resumes where each topic-partition's segments end. Before it seals, it compares the last sealed record of each

@@ -1,8 +1,8 @@
 """`ArchiveSchedule`: decides when a worker has its process `notary archive stream` seal segments.
 
 The turn follows from the log. Among the incarnations active in log time, the one that registered first sends a command every `every_s`. The
-next one does so at five times that interval, the one after it at nine times. Their commands seal nothing while another worker seals. So
-when the first one ends, another takes its place without an election (docs/decisions/archive-writer.md).
+next one sends one every five times `every_s`, the one after it every nine times. Their commands seal nothing while another worker seals. So
+when the first worker ends, another takes its place without an election (docs/decisions/archive-writer.md).
 """
 
 import asyncio

@@ -6,7 +6,7 @@ trees are not consistent.
 
 | file | subject |
 |---|---|
-| `rejection` | `NotVerified`, the one error of all verification, and its reasons |
+| `errors` | `NotVerified`, the one error of all verification, and its reasons |
 | `note` | C2SP signed notes and the keys that verify them |
 | `checkpoint` | C2SP checkpoints: origin, size, root |
 | `proof` | C2SP tlog-proofs, as text |

@@ -13,7 +13,7 @@ from notary.tree import TreeView, leaf_hash
 from ordering.salvage import Decided, Hashed, Item, Lost, lost_leaf
 
 LOST_MAX: Final = 1_000_000
-"""The most positions that one salvage declares lost. Without this limit a receipt of a false size could fill the log."""
+"""The maximum number of positions that one salvage declares lost: otherwise a receipt with a false size could fill the log."""
 
 
 class ForkedCheckpoint(msgspec.Struct, frozen=True):

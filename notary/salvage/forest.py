@@ -1,4 +1,4 @@
-"""Comparison of trees: two sources with different hashes of one node have different histories (R11). Pure.
+"""Compares the trees of sources: two sources with different hashes of one node have different histories (R11). Pure.
 
 Indexes of millions of leaves are compared by their stored nodes, from the root down to the first leaf where they differ. The nodes of
 receipts are compared with the largest index. Nodes beyond that index are compared with each other, and with hashes of the nodes below.

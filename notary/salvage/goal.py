@@ -1,4 +1,4 @@
-"""The goal of an attempt: the log as it must be once the attempt's `done` has taken effect.
+"""The goal of a salvage attempt: the log as it must be once the attempt's `done` record has taken effect.
 
 `notary salvage` writes it to a file before it appends `done`. A later run finds it there, and compares the log with it.
 """

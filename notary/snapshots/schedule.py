@@ -2,7 +2,7 @@
 
 Workers take turns without a lease. Each makes a snapshot once the notary's newest one is older than `every_s` plus a spread. The spread
 depends on the worker's name, and is at most a quarter of `every_s`. So the worker with the least spread makes the snapshot, and the others
-find it. Two snapshots at once only waste space.
+find it. If two workers make one at once, that only wastes space.
 """
 
 import asyncio

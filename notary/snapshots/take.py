@@ -173,7 +173,7 @@ def _copy(store: SnapshotStore, manifest: Manifest, stage: Path, progress: Progr
 def _chunks(store: SnapshotStore, manifest: Manifest, file: SnapshotFile) -> Iterator[bytes]:
     """Yields the content of a file. Raises `NotVerified` if the store has it and cannot read it: an older snapshot may do without it.
 
-    An error of the reader's own disk is none of the store's, and is not raised here.
+    An error of this machine's own disk is no error of the store, and is not raised here.
     """
     try:
         yield from store.chunks(FILES, file.sha256)
@@ -192,8 +192,9 @@ def _compare(stage: Path, manifest: Manifest) -> None:
         *(manifest.notary, manifest.log, manifest.index_format_version, manifest.decisions, manifest.root, manifest.log_time_ms),
         *(manifest.history, manifest.offsets_next),
     )
-    if named != (*held, history, offsets):
-        raise NotVerified("malformed-snapshot", f"the files of {manifest.name} are not what its manifest says, but {(*held, history)}")
+    if wrong := [(says, has) for says, has in zip(named, (*held, history, offsets), strict=True) if says != has]:
+        says, has = wrong[0]
+        raise NotVerified("malformed-snapshot", f"the manifest {manifest.name} says {says}, and the index in its files has {has}")
 
 
 def restore_newest(
@@ -232,7 +233,7 @@ class Pruned(msgspec.Struct, frozen=True):
 def prune(store: SnapshotStore, look: Callable[[], Iterable[FoundSnapshot]], keep: int, margin_s: float) -> Pruned:
     """Remove all manifests but the newest `keep` of each log, and the files that no manifest names. `look` lists the manifests.
 
-    Newest by decisions, and also newest by time made: a log that was cut or restored has fewer decisions than its older snapshots.
+    Newest by decisions, and also newest by time made: a log that was truncated or restored has fewer decisions than its older snapshots.
 
     Files that a removed manifest names stay until the next call: a snapshot in the making may rely on them. Files younger than `margin_s`
     stay, since they may belong to a snapshot in the making. Manifests that do not open stay. While there is one, no file is removed, since

@@ -55,7 +55,7 @@ class TreeView:
         return self._row(height, number)[number % (TILE_WIDTH >> height % TILE_HEIGHT)]
 
     def over(self, low: int, high: int) -> bytes:
-        """Returns the hash of the leaves from `low` up to `high`: a node of this tree, or of one that was smaller (RFC 6962, MTH)."""
+        """Returns the hash over the leaves from `low` up to `high`, exclusive: a node of this tree, or of a smaller one (RFC 6962, MTH)."""
         assert 0 <= low < high <= self.size, f"a tree of {self.size} leaves has no leaves from {low} up to {high}"
         if high - low == 1:
             return self.node(0, low)
