@@ -50,6 +50,8 @@ def set_level(level: str) -> None:
     # While a broker is away, aiokafka repeats at INFO and WARNING, many times a second, what our own lines report better.
     # Its DEBUG lines, one or more a request, would bury ours.
     logging.getLogger("aiokafka").setLevel(logging.INFO if level == "debug" else logging.CRITICAL)
+    # uvloop has a warning for each answer to a client that is gone, and one client may have sent thousands of calls.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
 
 
 class _JsonFormatter(logging.Formatter):

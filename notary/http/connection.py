@@ -114,7 +114,7 @@ class Connection(asyncio.Protocol):
         self._working = False  # True in `_feed` and `_take_up`: an answer meanwhile does not start them again
         self._turn_bytes = 0  # bytes of answers in this turn of the loop that were given while `_working`
         self._last = False  # True if the current call is the last one
-        self._ends_soon = False  # True if its client gets only `goodbye_s` to close it
+        self._ends_soon = False  # True if its client gets only `goodbye_s` to close it, with TLS too
         self._eof = False
         self._dropped_bytes = 0  # bytes that came behind the last call
         self._broken: NotaryError | None = None  # malformed bytes came after complete calls, whose answers leave first
@@ -206,16 +206,14 @@ class Connection(asyncio.Protocol):
                 else:
                     self.abort()
             return
-        if self._state is ConnectionState.CLOSING and self._transport.can_write_eof() and not self.unread_bytes:
+        if self._state is ConnectionState.CLOSING and not self.unread_bytes and (self._ends_soon or self._transport.can_write_eof()):
             self._deadline_s = min(self._deadline_s, now_s + self._host.settings.goodbye_s)
         if now_s > self._deadline_s and not (self._in_line or self._host.paused):  # then the server is late, not the client
             self._late()
 
     def stop(self) -> None:
         """Take no other call. End the connection when the current call has its answer."""
-        if self._state <= ConnectionState.HEAD:  # its client has nothing left to read but TLS's close_notify, and may never read that
-            self._ends_soon = True
-        self._last = True
+        self._ends_soon = self._last = True
         if self._state is ConnectionState.REJECTED:
             self._write_rejection(keep_alive=False)
         self._go(Event.STOP)
@@ -227,29 +225,28 @@ class Connection(asyncio.Protocol):
     def give_way(self, problem: NotaryError) -> bool:
         """End, so that a client with fewer connections gets the place.
 
-        Returns False if `parties` is not empty, during a decision, and while the last answer leaves. A long poll is answered first, as at
-        the end of its wait.
+        Returns False if `parties` is not empty, and during a decision. A long poll is answered first, as at the end of its wait. Other
+        answers have `goodbye_s` to leave: the server counts the connection no longer.
         """
         left = None if self._current is None else self._current.left
         is_closing = self._state >= ConnectionState.CLOSING
-        answer_leaves = is_closing and self.unread_bytes and not self._writer.held
-        if self.parties or answer_leaves or (self._state is ConnectionState.DECIDING and left is None):
+        if self.parties or (self._state is ConnectionState.DECIDING and left is None):
             return False
-        self._ends_soon = True  # with TLS its descriptor stays open until the client answers, and the server counts it no longer
-        if self._writer.held or (is_closing and self._transport.can_write_eof()):
+        self._ends_soon = True  # with TLS its descriptor stays open until the client answers
+        if self._writer.held or (is_closing and self._transport.can_write_eof() and not self.unread_bytes):
             self.abort()
-        elif is_closing:
-            self._deadline_s = min(self._deadline_s, self._loop.time() + self._host.settings.goodbye_s)
-        elif left is not None:
+        elif left is not None and self._state is ConnectionState.DECIDING:  # else its answer would wait for the rest of its body
             self._last = True
             left()
         elif self._state is ConnectionState.IDLE:
             self._go(Event.LATE)
-        else:
+        elif not is_closing:
             self._behind.clear()
             self._break(problem)
             if self._transport.can_write_eof():  # do not wait for its client: a flood would keep many connections open
                 self._transport.close()
+        if self._state is ConnectionState.CLOSING:
+            self._deadline_s = min(self._deadline_s, self._loop.time() + self._host.settings.goodbye_s)
         return True
 
     def go_on(self) -> None:
@@ -339,8 +336,6 @@ class Connection(asyncio.Protocol):
                 if self._last:
                     self._go(Event.STOP)
             elif state >= ConnectionState.CLOSING:
-                if self._ends_soon and not self.unread_bytes:
-                    self._deadline_s = self._loop.time() + self._host.settings.goodbye_s
                 if logger.isEnabledFor(logging.DEBUG) and before < ConnectionState.CLOSING:
                     logger.debug("a connection ends event=%s state=%s network=%s", event.name.lower(), before.name.lower(), self.network)
                 self._end(before)

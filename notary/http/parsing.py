@@ -112,11 +112,12 @@ class Parser:
                     break
                 except httptools.HttpParserUpgrade as offer:
                     rest = memoryview(rest)[offer.args[0] :]
-                    lines = [b"%s %s HTTP/%s" % (self._parser.get_method(), self._url, self._parser.get_http_version().encode())]
-                    lines += [b"%s: %s" % header for header in self._headers if header[0] != b"upgrade"]
-                    self._parser = httptools.HttpRequestParser(self)
-                    self._offered = False
-                    self._parser.feed_data(b"\r\n".join([*lines, b"\r\n"]))
+                # Not in the clause above: its error would take the place of the context that is read below.
+                lines = [b"%s %s HTTP/%s" % (self._parser.get_method(), self._url, self._parser.get_http_version().encode())]
+                lines += [b"%s: %s" % header for header in self._headers if header[0] != b"upgrade"]
+                self._parser = httptools.HttpRequestParser(self)
+                self._offered = False
+                self._parser.feed_data(b"\r\n".join([*lines, b"\r\n"]))
         except httptools.HttpParserError as problem:
             why = problem.__context__  # the error of an `on_` method, if it was one
             raise why if isinstance(why, NotaryError) else Malformed("this is not a request of HTTP/1.1") from None

@@ -514,6 +514,53 @@ async def test_calls_behind_a_replaced_long_poll_do_not_cut_its_answer(at_once: 
         assert await _rest(talk) > len(LARGE)
 
 
+async def test_a_long_poll_whose_body_still_comes_ends_with_its_place() -> None:
+    """Its answer could leave, but then the connection would wait for the rest of the body, and nobody counts it any more."""
+    async with talking() as talk:
+        await talk.send(head("/read") + CHUNK)
+        poll = talk.app.calls[0]
+        poll.left = lambda: poll.answer((200, TEXT, b"polled"))
+        assert talk.connection.give_way(Overloaded("too many", 1))
+        await turns()
+        assert talk.connection.state is ConnectionState.CLOSED
+        assert (await talk.read()).startswith(b"HTTP/1.1 503")
+
+
+LARGE_ANSWERS = pytest.mark.parametrize(
+    ("call", "behind"),
+    [
+        (GET.replace(b"/now", b"/large"), b""),
+        (GET.replace(b"/now", b"/large"), b"GET"),
+        (GET.replace(b"/now", b"/large").replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"), b""),
+    ],
+    ids=["idle", "in a head", "last"],
+)
+"""Calls that leave unread bytes, with the bytes behind them."""
+
+
+@LARGE_ANSWERS
+async def test_a_replaced_connection_whose_answer_is_not_read_ends_soon(call: bytes, behind: bytes) -> None:
+    """The server counts it no longer: clients that read nothing would keep any number of descriptors."""
+    async with talking() as talk:
+        talk.connection._transport.set_write_buffer_limits(high=2 * len(LARGE))  # its client does not read too slowly yet
+        await talk.send(call + behind)
+        assert talk.connection.unread_bytes
+        assert talk.connection.give_way(Overloaded("too many", 1))
+        talk.connection.check(asyncio.get_running_loop().time() + talk.server.settings.goodbye_s + 0.1)
+        await turns()
+        assert talk.connection.state is ConnectionState.CLOSED
+
+
+@LARGE_ANSWERS
+async def test_an_answer_on_its_way_is_not_cut_when_its_connection_is_replaced(call: bytes, behind: bytes) -> None:
+    """A client that reads it at once gets all of it."""
+    async with talking() as talk:
+        talk.connection._transport.set_write_buffer_limits(high=2 * len(LARGE))
+        await talk.send(call + behind)
+        assert talk.connection.give_way(Overloaded("too many", 1))
+        assert await _rest(talk) > len(LARGE)
+
+
 async def test_a_flood_before_a_stop_is_read_no_further_after_it() -> None:
     """After the last answer the connection is read, for the few bytes of an honest client. A flood pauses it again."""
     async with talking() as talk:
@@ -931,6 +978,13 @@ async def test_other_versions_of_http_are_rejected(version: bytes) -> None:
         assert b"HTTP/" + version + b" is not supported: send HTTP/1.1" in answer
         assert await talk.read() == b""
         assert not talk.app.calls
+
+
+async def test_an_offer_of_another_protocol_does_not_hide_what_is_wrong() -> None:
+    """The head is parsed again without the offer, and its error is as plain as without one."""
+    async with talking() as talk:
+        await talk.send(b"GET /now HTTP/1.1\r\nHost: a\r\nHost: b\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
+        assert b"the request has 2 Host headers" in await talk.read()
 
 
 async def test_all_unread_answers_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

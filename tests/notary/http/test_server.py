@@ -259,6 +259,31 @@ async def test_clients_that_do_not_answer_the_end_of_tls_give_place(tmp_path: Pa
     await server.stop(1)
 
 
+async def test_a_server_that_stops_does_not_wait_for_the_end_of_tls(tmp_path: Path) -> None:
+    """A client that has its last answer, and does not close the connection, would keep the server until the end of its time to stop."""
+    server, context = secured(tmp_path, HttpSettings())
+    await server.start()
+    port = int(server.url.rpartition(":")[2])
+
+    def silent() -> ssl.SSLSocket:
+        client = context.wrap_socket(socket.create_connection(("127.0.0.1", port)), server_hostname="localhost")
+        client.sendall(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        assert client.recv(1 << 16)
+        return client
+
+    with await asyncio.to_thread(silent):
+        await turns()
+        [connection] = server.connections
+        assert connection.state is ConnectionState.CLOSING
+        connection.stop()
+        now_s = asyncio.get_running_loop().time()
+        connection.check(now_s)
+        connection.check(now_s + server.settings.goodbye_s + 0.1)
+        await turns()
+        assert not server.connections
+    await server.stop(1)
+
+
 async def test_clients_that_keep_their_places_shield_no_others() -> None:
     """The address with the most connections may be that of a proxy, whose clients are authenticated. Then another address gives a place."""
     loop, app = asyncio.get_running_loop(), Scripted()

@@ -6,6 +6,7 @@ import json
 import signal
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -340,6 +341,17 @@ def test_idle_clients_do_not_hold_the_end_up(serve_tls: Callable[..., Service]) 
         service.process.signal(signal.SIGTERM)
         assert service.process.process.wait(EXIT_S_MAX) == 0
         service.process.check_quiet("Cancel")
+
+
+def test_clients_that_leave_during_their_calls_fill_no_log(serve_tls: Callable[..., Service]) -> None:
+    """uvloop has a warning for each answer to a client that is gone, and a client may have sent thousands of calls."""
+    service = serve_tls()
+    for _ in range(20):
+        with service.connect(service.context()) as leaving:
+            leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            leaving.sendall(b"GET /livez HTTP/1.1\r\nHost: notary\r\n\r\n" * 2000)
+    assert service.ask(service.context()) == 200
+    service.process.check_quiet("SSL connection is closed")
 
 
 def test_health_may_have_a_port_without_tls(own_directory: NotaryDirectory, serve_tls: Callable[..., Service]) -> None:
