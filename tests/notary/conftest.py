@@ -46,6 +46,12 @@ def notary_process() -> Iterator[Callable[..., NotaryProcess]]:
 
 
 @pytest.fixture
+def directory(tmp_path: Path) -> NotaryDirectory:
+    """A separate notary for one test, without parties."""
+    return NotaryDirectory.create(tmp_path / "notary")
+
+
+@pytest.fixture
 def own_directory(tmp_path: Path, bank: Bank) -> NotaryDirectory:
     """A separate notary for one test, with the bank registered."""
     directory = NotaryDirectory.create(tmp_path / "notary")

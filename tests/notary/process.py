@@ -13,7 +13,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -166,13 +167,19 @@ def serve(
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, text=True, env=environment)
 
 
-def serve_fails(config: Path, name: str = "worker-1", listen: str = "127.0.0.1:0", **settings: object) -> str:
-    """Returns the stderr of a `notary serve` that should not start, but exit with 2 and without a traceback."""
-    process = serve(config, name, listen, settings=settings)
+@contextmanager
+def killed_at_the_end(process: "subprocess.Popen[str]") -> Iterator["subprocess.Popen[str]"]:
+    """Yields a process that is killed at the end of the block, if it still runs then."""
     try:
-        ready, printed = process.communicate(timeout=EXIT_S_MAX)
+        yield process
     finally:
         process.kill()
         process.communicate()
+
+
+def serve_fails(config: Path, name: str = "worker-1", listen: str = "127.0.0.1:0", **settings: object) -> str:
+    """Returns the stderr of a `notary serve` that should not start, but exit with 2 and without a traceback."""
+    with killed_at_the_end(serve(config, name, listen, settings=settings)) as process:
+        ready, printed = process.communicate(timeout=EXIT_S_MAX)
     assert (ready, process.returncode, "Traceback" in printed) == ("", 2, False), printed
     return printed

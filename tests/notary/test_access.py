@@ -128,7 +128,7 @@ def test_every_secret_is_looked_at(folder: Path, kind: str) -> None:
     pair.put(folder, "pair")
     (folder / "both.pem").write_bytes(pair.certificate + pair.key)
     (folder / "password").write_text("secret")
-    for mode in (0o604, 0o602, 0o644, 0o666):
+    for mode in (0o604, 0o602, 0o640, 0o610, 0o666):
         (folder / name).chmod(mode)
         with pytest.raises(ConfigurationError, match=rf"{folder / name} is open to others \(mode {mode:o}, .*chmod 600") as refused:
             use(folder)

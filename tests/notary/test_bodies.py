@@ -33,6 +33,13 @@ def body_of(gate: Gate, party: str, size: int) -> Body:
     return body
 
 
+def let_wait(lanes: Lanes, gate: Gate, rounds: int, size: int, *parties: str) -> None:
+    """Add that many bodies of each party, which come by turns."""
+    for _ in range(rounds):
+        for party in parties:
+            lanes.add(body_of(gate, party, size), 0.0)
+
+
 def test_each_party_has_the_same_share_whatever_the_size_of_its_bodies(gate: Gate) -> None:
     """While three parties wait, none is ahead of another by more than the bytes of a turn and its largest body; each keeps its order."""
     sizes = {"O=Small": 500, "O=Medium": 9_000, "O=Large": 3 * TURN_BYTES}
@@ -56,9 +63,7 @@ def test_each_party_has_the_same_share_whatever_the_size_of_its_bodies(gate: Gat
 def test_a_party_has_turns_by_its_weight(gate: Gate) -> None:
     """While both wait, a party of weight 3 has three times the bytes of a party of weight 1, give or take a turn and a body."""
     lanes = Lanes({b"O=Heavy": 3, b"O=Light": 1}.__getitem__)
-    for _ in range(400):
-        for party in ("O=Light", "O=Heavy"):
-            lanes.add(body_of(gate, party, 3_000), 0.0)
+    let_wait(lanes, gate, 400, 3_000, "O=Light", "O=Heavy")
     taken_bytes = {b"O=Light": 0, b"O=Heavy": 0}
     while taken_bytes[b"O=Heavy"] < 400 * 3_000:
         body = lanes.take(of_party=True)
@@ -92,9 +97,7 @@ def test_new_connections_give_a_party_no_second_share(gate: Gate) -> None:
 def test_what_a_party_pays_later_is_bounded(gate: Gate) -> None:
     """A party that was charged far too much waits for as many bytes of others as are kept, then it has its share again."""
     lanes = Lanes(lambda party: 1)
-    for _ in range(2 * DEBT_BYTES_MAX // TURN_BYTES):
-        for party in ("O=Charged", "O=Other"):
-            lanes.add(body_of(gate, party, TURN_BYTES), 0.0)
+    let_wait(lanes, gate, 2 * DEBT_BYTES_MAX // TURN_BYTES, TURN_BYTES, "O=Charged", "O=Other")
     before = lanes.ahead_bytes(b"O=Charged", of_party=True)
     lanes.charge(b"O=Charged", 50 * DEBT_BYTES_MAX)
     assert lanes.ahead_bytes(b"O=Charged", of_party=True) >= before
@@ -159,8 +162,7 @@ def test_a_charge_forgives_no_debt(gate: Gate) -> None:
     """A lane that is further behind than a charge may bring it, because its last body was large, stays so far behind."""
     lanes, large = Lanes(lambda party: 1), SUBMISSION_BYTES_MAX
     taken_bytes = {b"O=Large": 0, b"O=Other": 0}
-    for _ in range(4 * large // 100_000):
-        lanes.add(body_of(gate, "O=Other", 100_000), 0.0)
+    let_wait(lanes, gate, 4 * large // 100_000, 100_000, "O=Other")
     lanes.add(body_of(gate, "O=Large", large), 0.0)
     while taken_bytes[b"O=Other"] < 3 * large:
         body = lanes.take(of_party=True)
@@ -175,12 +177,10 @@ def test_nobody_pays_while_nobody_waits(gate: Gate) -> None:
     """A charge has no effect on a party without bodies, and none remains once all bodies have been taken, or rejected."""
     lanes = Lanes(lambda party: 1)
     lanes.charge(b"O=Early", DEBT_BYTES_MAX)
-    for party in ("O=Early", "O=Other"):
-        lanes.add(body_of(gate, party, TURN_BYTES), 0.0)
+    let_wait(lanes, gate, 1, TURN_BYTES, "O=Early", "O=Other")
     lanes.charge(b"O=Early", DEBT_BYTES_MAX)
     assert len(lanes.take_older(1.0)) == 2
-    for party in ("O=Early", "O=Other"):
-        lanes.add(body_of(gate, party, TURN_BYTES), 0.0)
+    let_wait(lanes, gate, 1, TURN_BYTES, "O=Early", "O=Other")
     assert [lanes.take(of_party=True).party for _ in range(2)] == [b"O=Early", b"O=Other"]
 
 
@@ -188,9 +188,7 @@ def test_a_changed_weight_counts_from_the_next_body(gate: Gate) -> None:
     """It also counts while earlier bodies of the party wait."""
     weights = {b"O=Grows": 1, b"O=Stays": 1}
     lanes = Lanes(weights.__getitem__)
-    for _ in range(100):
-        for party in ("O=Grows", "O=Stays"):
-            lanes.add(body_of(gate, party, TURN_BYTES), 0.0)
+    let_wait(lanes, gate, 100, TURN_BYTES, "O=Grows", "O=Stays")
     weights[b"O=Grows"] = 4
     lanes.add(body_of(gate, "O=Grows", TURN_BYTES), 0.0)
     assert [lanes.take(of_party=True).party for _ in range(52)].count(b"O=Grows") in range(40, 44)
@@ -199,8 +197,7 @@ def test_a_changed_weight_counts_from_the_next_body(gate: Gate) -> None:
 def test_the_wait_of_an_address_is_that_of_its_share(gate: Gate) -> None:
     """Beside a party of great weight, addresses have a ninth of the bytes, and the estimate says so."""
     lanes = Lanes(lambda party: 100)
-    for _ in range(500):
-        lanes.add(body_of(gate, "O=Heavy", TURN_BYTES), 0.0)
+    let_wait(lanes, gate, 500, TURN_BYTES, "O=Heavy")
     for _ in range(10):
         body = body_of(gate, "O=Heavy", TURN_BYTES)
         body.network = "127.0.0.1"
@@ -216,8 +213,7 @@ def test_the_wait_of_an_address_is_that_of_its_share(gate: Gate) -> None:
 def test_one_large_body_after_another_gets_no_more_than_its_share(gate: Gate) -> None:
     """A party whose next large body comes when its last one was taken is not ahead of the others by more than one body and a turn."""
     lanes, large = Lanes(lambda party: 1), 20 * TURN_BYTES
-    for _ in range(200):
-        lanes.add(body_of(gate, "O=Small", TURN_BYTES), 0.0)
+    let_wait(lanes, gate, 200, TURN_BYTES, "O=Small")
     lanes.add(body_of(gate, "O=Large", large), 0.0)
     taken_bytes = {b"O=Small": 0, b"O=Large": 0}
     while taken_bytes[b"O=Small"] < 200 * TURN_BYTES:

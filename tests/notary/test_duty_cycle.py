@@ -89,24 +89,10 @@ async def test_work_waits_for_one_active_slice(watched: Watched) -> None:
     assert problems == ["ValueError('a bug')"]
 
 
-async def test_work_may_wait_again(watched: Watched) -> None:
-    """Work that is not finished asks for the next active slice, and so on."""
-    watched.busy = False
-
-    def work() -> None:
-        watched.called.append("work")
-        if len(watched.called) < 5:
-            watched.duty.call(work)
-
-    watched.duty.call(work)
-    for _ in range(30):
-        await asyncio.sleep(0)
-    assert len(watched.called) == 5
-
-
-async def test_a_client_that_keeps_the_worker_busy_starves_nobody() -> None:
-    """A party may always have a submission that waits, so the worker may be busy for ever. Strangers are served after each pause."""
-    duty = DutyCycle(time.perf_counter, lambda: True)
+@pytest.mark.parametrize("is_busy", [False, True])
+async def test_a_client_that_keeps_the_worker_busy_starves_nobody(is_busy: bool) -> None:
+    """Work that is not finished asks for the next active slice, and so on. A party may always have a submission that waits."""
+    duty = DutyCycle(time.perf_counter, lambda: is_busy)
     served = asyncio.Event()
     turns = 0
 

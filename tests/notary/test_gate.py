@@ -73,6 +73,27 @@ class RecordingBody(Body):
         self.done.set_result(None)
 
 
+def sent(gate: Gate, content: bytes, ticket: bytes = b"") -> RecordingBody:
+    """Returns a body of which this content has come."""
+    body = RecordingBody(gate, ticket)
+    body.piece(content)
+    return body
+
+
+def complete(gate: Gate, content: bytes) -> RecordingBody:
+    """Returns a body that has come completely."""
+    body = sent(gate, content)
+    body.complete()
+    return body
+
+
+def overloaded(body: RecordingBody) -> Overloaded:
+    """Returns the rejection of a body, its only result, which is for the load."""
+    (problem,) = body.results
+    assert isinstance(problem, Overloaded)
+    return problem
+
+
 def nothing_decided(transaction_ids: Sequence[TransactionId]) -> bool:
     """Returns False: every submission is new."""
     return False
@@ -162,11 +183,7 @@ async def test_many_at_once_each_get_their_own_verdict(gate: Gate) -> None:
 
 async def test_a_client_that_leaves_does_not_disturb_the_others(gate: Gate) -> None:
     """After a client leaves, its submission, complete or not, gets no result and uses no memory."""
-    bodies = [RecordingBody(gate) for _ in range(20)]
-    for at, body in enumerate(bodies):
-        body.piece(KNOWN.body(spend()))
-        if at % 4:
-            body.complete()
+    bodies = [(complete if at % 4 else sent)(gate, KNOWN.body(spend())) for at in range(20)]
     for body in bodies[::2]:
         body.left()
     await asyncio.gather(*(body.done for at, body in enumerate(bodies) if at % 4 in (1, 3)))
@@ -176,15 +193,10 @@ async def test_a_client_that_leaves_does_not_disturb_the_others(gate: Gate) -> N
 
 async def test_a_stopping_worker_rejects_what_is_not_admitted_yet(gate: Gate) -> None:
     """A stopping worker rejects incomplete and unchecked submissions: no code would answer them after admission."""
-    half, complete = RecordingBody(gate), RecordingBody(gate)
-    half.piece(b"{")
-    complete.piece(KNOWN.body(spend()))
-    complete.complete()
+    bodies = sent(gate, b"{"), complete(gate, KNOWN.body(spend()))
     gate.stop()
     await asyncio.sleep(0)
-    for body in (half, complete):
-        (returned,) = body.results
-        assert isinstance(returned, NotReady)
+    assert [[type(result) for result in body.results] for body in bodies] == [[NotReady]] * 2
 
 
 async def test_a_bug_in_one_answer_does_not_stop_the_gate(gate: Gate) -> None:
@@ -192,15 +204,10 @@ async def test_a_bug_in_one_answer_does_not_stop_the_gate(gate: Gate) -> None:
     loop = asyncio.get_running_loop()
     problems: list[BaseException] = []
     loop.set_exception_handler(lambda loop, context: problems.append(context["exception"]))
-    broken, beside, later = RecordingBody(gate), RecordingBody(gate), RecordingBody(gate)
+    broken, beside = [complete(gate, KNOWN.body(spend())) for _ in range(2)]
     broken.done.set_result(None)  # so that its own result is a bug
-    for body in (broken, beside):
-        body.piece(KNOWN.body(spend()))
-        body.complete()
     await beside.done
-    later.piece(KNOWN.body(spend()))
-    later.complete()
-    await later.done
+    await complete(gate, KNOWN.body(spend())).done
     assert [type(problem) for problem in problems] == [asyncio.InvalidStateError]
     assert gate.body_bytes == 0
 
@@ -259,6 +266,14 @@ def fill(gate: Gate, queue: SubmissionQueue[Any], ticket: bytes = b"") -> Overlo
             return rejected
 
 
+def fill_completely(gate: Gate, queue: SubmissionQueue[Any]) -> None:
+    """Admit submissions of three parties until none of them has capacity."""
+    fill(gate, queue)
+    while gate.peek() is None:
+        bank = OTHER if queue.rejection(1, 9, OTHER.name) is None else THIRD
+        queue.put(gate.admit(bank.body(spend())))
+
+
 async def test_a_full_party_is_rejected_and_another_one_is_not(shared: Gate, queue: SubmissionQueue[None]) -> None:
     """A party is rejected for its own capacity by the body, never at the head, where the party is not known."""
     rejected = fill(shared, queue)
@@ -272,89 +287,63 @@ async def test_a_full_party_is_rejected_and_another_one_is_not(shared: Gate, que
 
 async def test_a_full_party_is_rejected_by_the_first_piece(shared: Gate, queue: SubmissionQueue[None]) -> None:
     """The gate rejects a full party's body at the first piece. It reads other bodies, and those with the party elsewhere, to the end."""
-    first = RecordingBody(shared)
-    first.piece(KNOWN.body(spend())[:60])
-    assert not first.results, "it has capacity"
+    assert not sent(shared, KNOWN.body(spend())[:60]).results, "it has capacity"
     fill(shared, queue)
-    known, other, behind = RecordingBody(shared), RecordingBody(shared), RecordingBody(shared)
-    known.piece(KNOWN.body(spend())[:60])
-    other.piece(OTHER.body(spend())[:60])
-    behind.piece(b'{"requests": [], "party": "' + KNOWN.name.encode() + b'"}')
-    (problem,) = known.results
-    assert isinstance(problem, Overloaded)
-    assert problem.ticket
+    known, other = sent(shared, KNOWN.body(spend())[:60]), sent(shared, OTHER.body(spend())[:60])
+    behind = sent(shared, b'{"requests": [], "party": "' + KNOWN.name.encode() + b'"}')
+    assert overloaded(known).ticket
     assert (other.results, behind.results) == ([], [])
     while queue.is_busy:
         queue.take_batch()
     behind.complete()
     await behind.done
-    (problem,) = behind.results
-    assert isinstance(problem, Overloaded)
+    overloaded(behind)
 
 
 async def test_a_party_whose_bodies_wait_too_long_to_be_decoded_is_rejected(shared: Gate, clock: Clock) -> None:
     """The queue is empty, but the gate decodes too slowly for one party: its next bodies are rejected at the first piece, and no others."""
-    waiting = [RecordingBody(shared) for _ in range(12)]
+    waiting = [sent(shared, KNOWN.body(spend())) for _ in range(12)]
     for body in waiting:
-        body.piece(KNOWN.body(spend()))
         shared._asked.add(body, clock.now_s)
     clock.now_s += 1.5 * DECODING_WAIT_S
-    known, ticketed, other = RecordingBody(shared), RecordingBody(shared), RecordingBody(shared)
-    known.piece(KNOWN.body(spend()))
-    other.piece(OTHER.body(spend()))
-    (problem,) = known.results
-    assert isinstance(problem, Overloaded)
-    assert other.results == []
+    problem = overloaded(sent(shared, KNOWN.body(spend())))
+    assert sent(shared, OTHER.body(spend())).results == []
     for _ in range(12):
         shared._asked.take(of_party=True)
     clock.now_s += problem.retry_after_s
     shared._asked.add(waiting[0], clock.now_s - 1.5 * DECODING_WAIT_S)
-    ticketed.ticket = problem.ticket
-    ticketed.piece(KNOWN.body(spend()))
-    assert ticketed.results == [], "a retry with a ticket is preferred"
-    again = RecordingBody(shared)
-    again.piece(KNOWN.body(spend()))
-    assert isinstance(again.results[0], Overloaded)
+    assert sent(shared, KNOWN.body(spend()), problem.ticket).results == [], "a retry with a ticket is preferred"
+    overloaded(sent(shared, KNOWN.body(spend())))
     clock.now_s += DECODING_WAIT_S
-    late = RecordingBody(shared, problem.ticket)
-    late.piece(KNOWN.body(spend()))
-    assert isinstance(late.results[0], Overloaded), "but not while it would wait for more than twice as long"
+    overloaded(sent(shared, KNOWN.body(spend()), problem.ticket))  # it would wait for more than twice as long
 
 
 async def test_a_wait_is_estimated_by_the_bytes_ahead_once_a_lane_is_backlogged(shared: Gate, clock: Clock) -> None:
     """The bytes ahead of a body, at the pace of decoding, show its wait sooner than the age of the oldest one. A burst is let in."""
     for _ in range(12):
-        body = RecordingBody(shared)
-        body.piece(KNOWN.body(spend()))
+        body = sent(shared, KNOWN.body(spend()))
         shared._asked.add(body, clock.now_s)
     shared._pace.per_s = 12 * body.size
-    young, known, other = RecordingBody(shared), RecordingBody(shared), RecordingBody(shared)
-    young.piece(KNOWN.body(spend()))
-    assert young.results == []
+    assert sent(shared, KNOWN.body(spend())).results == []
     clock.now_s += 1.5 * BACKLOG_S
-    known.piece(KNOWN.body(spend()))
-    other.piece(OTHER.body(spend()))
-    (problem,) = known.results
-    assert isinstance(problem, Overloaded)
-    assert problem.retry_after_s == 2
-    assert other.results == []
+    assert overloaded(sent(shared, KNOWN.body(spend()))).retry_after_s == 2
+    assert sent(shared, OTHER.body(spend())).results == []
 
 
-@pytest.mark.parametrize("unread_s", [0.0, UNREAD_S_MAX, 1.01 * UNREAD_S_MAX])
-async def test_one_that_waited_unread_for_too_long_is_rejected(shared: Gate, clock: Clock, unread_s: float) -> None:
+async def test_one_that_waited_unread_for_too_long_is_rejected(shared: Gate, clock: Clock) -> None:
     """Newer ones were read first, so it would be answered late, even where nothing else waits by now. A retry with its ticket is let in."""
-    body = RecordingBody(shared)
-    body.unread_s = unread_s
-    body.piece(KNOWN.body(spend()))
-    assert [type(each) for each in body.results] == [Overloaded] * (unread_s > UNREAD_S_MAX)
-    if body.results:
-        (problem,) = body.results
-        assert isinstance(problem, Overloaded)
-        again = RecordingBody(shared)
-        again.unread_s, again.ticket = unread_s, problem.ticket
-        clock.now_s += problem.retry_after_s
-        again.piece(KNOWN.body(spend()))
-        assert again.results == []
+
+    def unread(for_s: float, ticket: bytes = b"") -> RecordingBody:
+        body = RecordingBody(shared, ticket)
+        body.unread_s = for_s
+        body.piece(KNOWN.body(spend()))
+        return body
+
+    for unread_s in (0.0, UNREAD_S_MAX):
+        assert unread(unread_s).results == []
+    problem = overloaded(unread(1.01 * UNREAD_S_MAX))
+    clock.now_s += problem.retry_after_s
+    assert unread(1.01 * UNREAD_S_MAX, problem.ticket).results == []
 
 
 async def test_a_lane_is_backlogged_for_the_clients_whose_bodies_wait_in_it(shared: Gate, clock: Clock) -> None:
@@ -377,9 +366,7 @@ async def test_malformed_bodies_do_not_make_the_gate_look_fast(shared: Gate, clo
     """The pace, by which waits are estimated, counts admitted submissions alone: else an attacker could hide a backlog."""
     for content, counts in ((b'{"party": "O=Known", "requests": 7}', False), (KNOWN.body(spend()), True)):
         for _ in range(3):
-            body = RecordingBody(shared)
-            body.piece(content)
-            body.complete()
+            body = complete(shared, content)
             clock.now_s += 1.0
             await body.done
         assert bool(shared._pace._answered or shared._pace.per_s) is counts
@@ -390,12 +377,8 @@ async def test_bodies_wait_in_their_lanes_while_the_next_batch_is_full(shared: G
     queue.capacity_freed = shared.resume
     queue.put(shared.admit(KNOWN.body(*(spend() for _ in range(50)))))
     assert queue.is_busy
-    known, other = [RecordingBody(shared) for _ in range(20)], RecordingBody(shared)
-    for body in known:
-        body.piece(KNOWN.body(spend()))
-        body.complete()
-    other.piece(OTHER.body(spend()))
-    other.complete()
+    known = [complete(shared, KNOWN.body(spend())) for _ in range(20)]
+    other = complete(shared, OTHER.body(spend()))
     await asyncio.sleep(2 * HELD_S)
     assert [body.results for body in (*known, other)] == [[]] * 21
     later = shared._next
@@ -439,16 +422,12 @@ async def test_bodies_of_strangers_are_decoded_in_active_slices(gate: Gate, cloc
 async def test_no_body_waits_for_ever_while_the_log_stalls(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:
     """The next batch is full and nothing takes it: what has waited for seconds is rejected, surely not admitted, and its bytes are free."""
     queue.put(shared.admit(KNOWN.body(*(spend() for _ in range(50)))))
-    older, newer = RecordingBody(shared), RecordingBody(shared)
-    for body in (older, newer):
-        body.piece(KNOWN.body(spend()))
+    older, newer = sent(shared, KNOWN.body(spend())), sent(shared, KNOWN.body(spend()))
     for body in (older, newer):
         body.complete()
         clock.now_s += HELD_S_MAX / 2 + 0.1
     await asyncio.wait_for(older.done, 5)
-    (problem,) = older.results
-    assert isinstance(problem, Overloaded)
-    assert problem.ticket
+    assert overloaded(older).ticket
     assert (newer.results, queue.pending_requests) == ([], 50)
     assert shared.body_bytes == newer.size
 
@@ -458,9 +437,7 @@ async def test_bodies_that_wait_are_rejected_when_the_gate_closes(file: Path, cl
     problem: list[NotReady] = []
     gate = before(queue, file, clock, problem)
     queue.put(gate.admit(KNOWN.body(*(spend() for _ in range(50)))))
-    body = RecordingBody(gate)
-    body.piece(KNOWN.body(spend()))
-    body.complete()
+    body = complete(gate, KNOWN.body(spend()))
     await asyncio.sleep(2 * HELD_S)
     assert not body.results
     problem.append(NotReady("the log is away"))
@@ -470,9 +447,7 @@ async def test_bodies_that_wait_are_rejected_when_the_gate_closes(file: Path, cl
 
 async def test_a_full_queue_rejects_at_the_head(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:
     """A queue without capacity for anybody rejects at the head, with a ticket for any party."""
-    fill(shared, queue)
-    while shared.closed(at_head=True) is None:
-        queue.put(shared.admit(OTHER.body(spend())) if queue.rejection(1, 9, OTHER.name) is None else shared.admit(THIRD.body(spend())))
+    fill_completely(shared, queue)
     problem = shared.closed(at_head=True)
     assert isinstance(problem, Overloaded)
     counted = dict(shared.rejections)
@@ -507,18 +482,6 @@ async def test_a_client_that_returns_after_retry_after_is_preferred(shared: Gate
     queue.put(shared.admit(KNOWN.body(spend()), second))
 
 
-async def test_tickets_open_no_more_than_the_last_part(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:
-    """A party with many tickets leaves the others their capacity."""
-    gathered = [fill(shared, queue).ticket for _ in range(100)]
-    before = queue.pending_requests
-    clock.now_s += 2  # the Retry-After of a worker whose rate is not known yet
-    for ticket in gathered:
-        with contextlib.suppress(Overloaded):
-            queue.put(shared.admit(KNOWN.body(spend()), ticket))
-    assert before < queue.pending_requests <= 75
-    queue.put(shared.admit(OTHER.body(*(spend() for _ in range(22)))))
-
-
 async def test_a_quota_is_rejected_with_a_ticket_and_never_passed_by_one(file: Path, clock: Clock) -> None:
     """A ticket opens capacity, and does not raise the quota."""
     tickets = Tickets(b"k" * 32, clock)
@@ -536,15 +499,10 @@ async def test_a_quota_is_rejected_with_a_ticket_and_never_passed_by_one(file: P
 
 async def test_who_sends_much_at_once_is_not_looked_at_before_the_others(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate looks at bodies party by party, so one body of another party does not wait behind hundreds."""
-    many = [RecordingBody(gate) for _ in range(300)]
-    one = RecordingBody(gate)
     returned: list[RecordingBody] = []
     monkeypatch.setattr(RecordingBody, "admitted", lambda self, submission: (returned.append(self), self.done.set_result(None)))
-    for body in many:
-        body.piece(KNOWN.body(spend(), spend()))
-        body.complete()
-    one.piece(OTHER.body(spend()))
-    one.complete()
+    many = [complete(gate, KNOWN.body(spend(), spend())) for _ in range(300)]
+    one = complete(gate, OTHER.body(spend()))
     await asyncio.gather(*(body.done for body in [*many, one]))
     before = returned.index(one)
     assert (before - 1) * len(KNOWN.body(spend(), spend())) <= TURN_BYTES
@@ -587,13 +545,19 @@ async def test_a_rejected_body_whose_client_sends_the_next_one_causes_one_turn(g
     assert not gate._bodies
 
 
-async def test_a_false_name_takes_no_capacity_from_its_party(file: Path, clock: Clock) -> None:
-    """A large submission without capacity keeps capacity free for itself, but only if its party has signed it."""
+def nearly_full(file: Path, clock: Clock) -> tuple[Gate, SubmissionQueue[object]]:
+    """Returns a gate and its queue: capacity for 3,000 requests, of which one party may have 8/9 and has 2,000."""
     queue: SubmissionQueue[object] = SubmissionQueue(QueueLimits())
-    queue.rate.per_s = 1000.0  # as measured: capacity for 3,000 requests, of which one party may have 8/9
+    queue.rate.per_s = 1000.0  # as measured
     gate = gate_of(file, clock, bytes_max=64 << 20, capacity=queue)
     while queue.pending_requests < 2000:
         queue.put(gate.admit(KNOWN.body(*[spend() for _ in range(500)])))
+    return gate, queue
+
+
+async def test_a_false_name_takes_no_capacity_from_its_party(file: Path, clock: Clock) -> None:
+    """A large submission without capacity keeps capacity free for itself, but only if its party has signed it."""
+    gate, queue = nearly_full(file, clock)
     large = [spend() for _ in range(1000)]
     with pytest.raises(BadSignature):
         gate.admit(Bank(KNOWN.name).body(*large))
@@ -650,12 +614,8 @@ async def test_submissions_that_are_looked_up_bound_those_of_acceptor_processes(
 
 async def test_a_large_retry_reserves_capacity(file: Path, clock: Clock) -> None:
     """Its signature was verified some turns ago, before the look-up whether it is decided."""
-    queue: SubmissionQueue[object] = SubmissionQueue(QueueLimits())
-    queue.rate.per_s = 1000.0
-    gate = gate_of(file, clock, bytes_max=64 << 20, capacity=queue)
+    gate, _ = nearly_full(file, clock)
     retry = decode_submission(KNOWN.body(*[spend() for _ in range(1000)]), NOTARY)
-    while queue.pending_requests < 2000:
-        queue.put(gate.admit(KNOWN.body(*[spend() for _ in range(500)])))
     gate._has_decided = lambda transaction_ids: True
     with pytest.raises(Overloaded):
         gate.check_again(retry)
@@ -671,9 +631,7 @@ async def test_a_rejection_for_another_reason_is_not_counted(file: Path, clock: 
     """While a worker with a full queue is not ready, it gives no tickets, and counts no rejections with a ticket."""
     problem: list[NotReady] = []
     gate = before(queue, file, clock, problem)
-    fill(gate, queue)
-    while gate.peek() is None:
-        queue.put(gate.admit(OTHER.body(spend())) if queue.rejection(1, 9, OTHER.name) is None else gate.admit(THIRD.body(spend())))
+    fill_completely(gate, queue)
     gate.rejections.clear()
     problem.append(NotReady("the log is away"))
     for at_head in (False, True):
@@ -707,27 +665,16 @@ async def test_the_stated_wait_is_bounded(shared: Gate, clock: Clock) -> None:
     clock.now_s += 60
     shared._pace.answered(len(KNOWN.body(spend())), clock.now_s)  # one small body was decoded in a minute, since the log was slow
     for _ in range(5):
-        body = RecordingBody(shared)
-        body.piece(KNOWN.body(*[spend() for _ in range(100)]))
-        shared._asked.add(body, clock.now_s)
+        shared._asked.add(sent(shared, KNOWN.body(*[spend() for _ in range(100)])), clock.now_s)
     clock.now_s += 1.1 * BACKLOG_S
-    late = RecordingBody(shared)
-    late.piece(KNOWN.body(spend()))
-    (problem,) = late.results
-    assert isinstance(problem, Overloaded)
-    assert problem.retry_after_s <= 60
+    assert overloaded(sent(shared, KNOWN.body(spend()))).retry_after_s <= 60
 
 
 async def test_a_body_without_bytes_left_gets_a_ticket(file: Path, clock: Clock) -> None:
     """Each `overloaded` for a submission has a ticket (docs/http.md, Tickets)."""
-    tickets = Tickets(b"k" * 32, clock)
-    gate = gate_of(file, clock, bytes_max=1 << 10, tickets=tickets)
-    first, second = RecordingBody(gate), RecordingBody(gate)
-    first.piece(b" " * 1000)
-    second.piece(b" " * 1000)
-    (problem,) = second.results
-    assert isinstance(problem, Overloaded)
-    assert problem.ticket
+    gate = gate_of(file, clock, bytes_max=1 << 10, tickets=Tickets(b"k" * 32, clock))
+    sent(gate, b" " * 1000)
+    assert overloaded(sent(gate, b" " * 1000)).ticket
     assert gate.rejections == {"capacity": 1}
 
 

@@ -89,6 +89,18 @@ class Logs:
                 with suppress(asyncio.CancelledError, ConfigurationError):
                     await task
 
+    async def until_last(self, task: "asyncio.Task[None]", partition: int, value: bytes) -> list[bytes | None]:
+        """Wait until the last record of a topic-partition of the mirror has this value. Returns the values of all of them."""
+        values: list[bytes | None] = []
+
+        async def is_last() -> bool:
+            assert not task.done(), task.exception()
+            values[:] = [record.value for record in (await self.read(self.target))[partition]]
+            return values[-1:] == [value]
+
+        await until(is_last, 0.2)
+        return values
+
     async def until_complete(self, task: "asyncio.Task[None]") -> None:
         """Wait until the mirror has the same records at the same offsets."""
 
@@ -146,13 +158,7 @@ async def test_a_mirror_continues_behind_its_last_record(
     await logs.repeat(first[5:7] * 2, 8)
     await logs.put(logs.source, 2, b"later")
     async with logs.copying() as task:
-
-        async def has_the_last() -> bool:
-            assert not task.done()
-            return (await logs.read(logs.target))[2][-1].value == b"later"
-
-        await until(has_the_last, 0.2)
-    values = [record.value for record in (await logs.read(logs.target))[2]]
+        values = await logs.until_last(task, 2, b"later")
     # The last record before the stop was the seventh, so the eighth is copied again.
     assert values == [*[record.value for record in first], b"5", b"6", b"5", b"6", b"7", b"later"]
     assert "may lack records" not in caplog.text
@@ -173,13 +179,7 @@ async def test_equal_records_hide_no_other(logs: Logs, monkeypatch: pytest.Monke
     for offset in range(3):
         await logs.repeat([first], offset)
     async with logs.copying() as task:
-
-        async def has_the_last() -> bool:
-            assert not task.done()
-            return (await logs.read(logs.target))[ORDERING][-1].value == b"last"
-
-        await until(has_the_last, 0.2)
-    values = [record.value for record in (await logs.read(logs.target))[ORDERING]]
+        values = await logs.until_last(task, ORDERING, b"last")
     assert values == [b"equal"] * 3 + [b"between", b"equal", b"last"]
 
 
@@ -191,12 +191,7 @@ async def test_a_mirror_gets_new_partitions(logs: Logs, extended_before: bool, m
         await add_partitions(logs.bootstrap, logs.target, PARTITIONS + 1)
     async with logs.copying() as task:
         await logs.put(logs.source, 0, b"before")
-
-        async def has_it() -> bool:
-            assert not task.done(), task.exception()
-            return bool((await logs.read(logs.target))[0])
-
-        await until(has_it, 0.2)
+        await logs.until_last(task, 0, b"before")
         await add_partitions(logs.bootstrap, logs.source, PARTITIONS + 1)
 
         async def is_in_the_new_one() -> bool:
@@ -228,12 +223,7 @@ async def test_a_partition_without_a_leader_delays_no_other(logs: Logs, monkeypa
         async with logs.copying() as task:
             await logs.put(logs.source, 1, b"later")
             await logs.put(logs.source, ORDERING, b"an entry")
-
-            async def has_the_entry() -> bool:
-                assert not task.done(), task.exception()
-                return bool((await logs.read(logs.target))[ORDERING])
-
-            await until(has_the_entry, 0.2)
+            await logs.until_last(task, ORDERING, b"an entry")
             assert [record.value for record in (await logs.read(logs.target))[1]] == [b"first"]
             has_leader = True
             await logs.until_complete(task)
@@ -259,12 +249,8 @@ async def test_a_mirror_with_a_gap_is_reported(logs: Logs, caplog: pytest.LogCap
     await logs.repeat(records[:5], 0)
     await logs.repeat(records[20:21], 5)
     async with logs.copying() as task:
-
-        async def has_the_last() -> bool:
-            assert not task.done()
-            return (await logs.read(logs.target))[1][-1] == msgspec.structs.replace(records[-1], offset=14)
-
-        await until(has_the_last, 0.2)
+        await logs.until_last(task, 1, b"29")
+    assert (await logs.read(logs.target))[1][-1] == msgspec.structs.replace(records[-1], offset=14)
     assert "may lack records of payload partition 1: its last one is at offset 5 there and at 20 in the log" in caplog.text
 
 

@@ -34,18 +34,8 @@ def test_a_verifier_takes_good_signatures_only(p256: bool) -> None:
     verify = parties.verifier(parties.load_public_key(bank.public_pem, "x"))
     good = bank.sign(b"message")
     assert verify(good, b"message")
-    other = Bank(p256=not p256).sign(b"message")
-    for bad in (
-        b"",
-        good[:-1],
-        good + b"\0",
-        b"\0" * 64,
-        b"\xff" * 64,
-        bytes.fromhex("3006020101020101"),
-        b"\x30\x80",
-        other,
-        os.urandom(1000),
-    ):
+    near = [good[:-1], good + b"\0", Bank(p256=not p256).sign(b"message")]
+    for bad in (b"", *near, b"\0" * 64, b"\xff" * 64, bytes.fromhex("3006020101020101"), b"\x30\x80", os.urandom(1000)):
         assert not verify(bad, b"message")
     assert not verify(good, b"messagf")
     assert not verify(good, b"")
@@ -103,14 +93,6 @@ def test_a_broken_file_changes_nothing(file: Path, content: str) -> None:
     file.write_text(complete.replace("O=A", "O=B"))
     known.reload()
     assert (known.get("O=A"), known.get("O=B") is not None) == (None, True)
-
-
-def test_an_error_names_the_party(tmp_path: Path) -> None:
-    """The error for a bad key names its party."""
-    content = {"O=A": Bank().public_pem.decode(), "O=Bad": "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----"}
-    (tmp_path / "p.json").write_text(json.dumps(content))
-    with pytest.raises(ConfigurationError, match="O=Bad"):
-        Parties(tmp_path / "p.json")
 
 
 def test_the_file_is_replaced_atomically(file: Path) -> None:
@@ -190,12 +172,8 @@ def test_an_entry_may_have_a_weight_and_a_quota(file: Path) -> None:
     long = {"public_key": pem, "weight": 2, "requests_per_s": 0}
     file.write_text(json.dumps({"O=A": long, "O=B": pem, "O=C": {"public_key": pem}}))
     known.reload()
-    assert [(known.weight_of(name), known.requests_per_s_of(name)) for name in ("O=A", "O=B", "O=C", "O=D")] == [
-        (2, 0),
-        (1, None),
-        (1, None),
-        (1, None),
-    ]
+    found = [(known.weight_of(name), known.requests_per_s_of(name)) for name in ("O=A", "O=B", "O=C", "O=D")]
+    assert found == [(2, 0), *[(1, None)] * 3]
     parties.write(file, parties.read(file))
     assert json.loads(file.read_text()) == {"O=A": long, "O=B": pem, "O=C": pem}
 
@@ -208,6 +186,7 @@ WRONG = {
     "quota": ({"requests_per_s": -1}, "`requests_per_s` is -1; it is to be an integer from 0 to 1000000"),
     "quota-null": ({"requests_per_s": None}, "`requests_per_s` is None"),
     "unknown": ({"wieght": 2}, "there is no member 'wieght'"),
+    "bad-key": ({"public_key": "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----"}, "is no PEM public key"),
     "no-key": ({"public_key": None}, "`public_key` is None"),
 }
 
@@ -218,7 +197,7 @@ def test_a_wrong_entry_is_named(file: Path, wrong: tuple[dict[str, object], str]
     known = Parties(file)
     members, why = wrong
     file.write_text(json.dumps({"O=A": {"public_key": Bank().public_pem.decode(), **members}, "O=B": Bank().public_pem.decode()}))
-    with pytest.raises(ConfigurationError, match=rf"parties\.json, party 'O=A': {why}"):
+    with pytest.raises(ConfigurationError, match=rf"parties\.json, party 'O=A':? {why}"):
         known.reload()
     assert (len(known), known.get("O=B")) == (1, None)
 

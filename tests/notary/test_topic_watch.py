@@ -1,4 +1,4 @@
-"""A running worker notices changed topic settings, reports them, and continues."""
+"""A running worker notices changed topic settings, reports them, and continues. `cli/test_mirror.py` changes them on brokers."""
 
 import asyncio
 import logging
@@ -93,47 +93,17 @@ async def test_it_looks_again_and_again(tmp_path: Path, monkeypatch: pytest.Monk
     await TopicWatch(config(tmp_path, ""), interval_s=0.0).run()
 
 
-async def _until_found(watch: TopicWatch, expected: list[str]) -> None:
-    """The controller acknowledges a change before each broker has it: look until these problems are found."""
-    async with asyncio.timeout(30):
-        await watch.check()
-        while [problem.split(":")[0] for problem in watch.problems] != expected:
-            await asyncio.sleep(0.1)
-            await watch.check()
-
-
-@pytest.mark.kafka
-async def test_settings_that_are_changed_on_brokers_are_found(kafka_cluster: Cluster, kafka_prefix: str, tmp_path: Path) -> None:
-    """On brokers each changed setting is named with the command that repairs it, which works. The cluster's features are right."""
-    bootstrap = kafka_cluster.bootstrap
-    await create_topics(bootstrap, kafka_prefix, payload_partitions=2, flush_ordering=True)
-    watch = TopicWatch(config(tmp_path, f'[log]\nkind = "kafka"\nbootstrap = "{bootstrap}"\ntopic_prefix = "{kafka_prefix}"\n'))
-    await watch.check()
-    assert not watch.problems
-    async with admin(bootstrap, "test", None, 10_000) as client:
-        features = await finalized_features(client)
-        ordering = ConfigResource(ConfigResourceType.TOPIC, f"{kafka_prefix}.ordering", {"flush.messages": None})
-        [answer] = await client.describe_configs([ordering])
-        payload = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1", "unclean.leader.election.enable": "false"}
-        payload |= {"compression.type": "uncompressed", "max.message.bytes": "8388608", "min.insync.replicas": "1"}
-        wrong = payload | {"min.insync.replicas": "1", "retention.ms": "1000"}
-        await client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, f"{kafka_prefix}.payload", wrong)])
-        expected = [f"Topic {kafka_prefix}.payload has retention.ms=1000, wanted -1"]
-        if len(kafka_cluster.state.brokers) > 1:
-            expected.append(f"Topic {kafka_prefix}.payload has min.insync.replicas=1, wanted at least 2")
-        await _until_found(watch, expected)
-        right = payload | {"min.insync.replicas": "2" if len(kafka_cluster.state.brokers) > 1 else "1"}
-        await client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, f"{kafka_prefix}.payload", right)])
-    await _until_found(watch, [])
-    assert features["metadata.version"] >= 26
-    assert features["eligible.leader.replicas.version"] == 1
-    assert answer.resources[0][4][0][:2] == ("flush.messages", "1")
-
-
 @pytest.mark.kafka
 async def test_features_that_are_too_low_are_a_problem(kafka_cluster: Cluster, kafka_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster with old metadata, or without eligible leader replicas, is named with the command; one that reports no features is not."""
-    await create_topics(kafka_cluster.bootstrap, kafka_prefix, payload_partitions=1)
+    await create_topics(kafka_cluster.bootstrap, kafka_prefix, payload_partitions=1, flush_ordering=True)
+    async with admin(kafka_cluster.bootstrap, "test", None, 10_000) as client:
+        features = await finalized_features(client)
+        ordering = ConfigResource(ConfigResourceType.TOPIC, f"{kafka_prefix}.ordering", {"flush.messages": None})
+        [flush] = await client.describe_configs([ordering])
+    assert features["metadata.version"] >= 26
+    assert features["eligible.leader.replicas.version"] == 1
+    assert flush.resources[0][4][0][:2] == ("flush.messages", "1")
 
     async def low(_: object) -> dict[str, int]:
         return {"metadata.version": 25}

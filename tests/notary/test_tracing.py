@@ -251,16 +251,6 @@ def test_the_missing_extra_is_named(own_directory: NotaryDirectory, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    "setting", [("TRACING_RATIO", "1.5"), ("TRACING_RATIO", "-1"), ("TRACING_RATIO", "nan"), ("TRACING_ENDPOINT", "collector:4318")]
-)
-def test_settings_that_cannot_be(own_directory: NotaryDirectory, setting: tuple[str, str]) -> None:
-    """The error names the setting."""
-    name, text = setting
-    with pytest.raises(ConfigurationError, match=name.lower().replace("_", r"\.", 1)):
-        load(Path(own_directory.config), environment={f"NOTARY_{name}": text})
-
-
-@pytest.mark.parametrize(
     ("traceparent", "expected"),
     [
         (SAMPLED, (7, 8, True)),
@@ -283,55 +273,55 @@ def test_a_malformed_traceparent_counts_as_none(traceparent: str, expected: tupl
     assert trace.get_current_span().get_span_context().is_valid is False
 
 
-def test_the_end_of_one_wait_leaves_the_traces_of_the_rest_of_its_batch() -> None:
+@pytest.fixture
+def tracing() -> Iterator[Tracing]:
+    """Traces for a collector that is away."""
+    made = Tracing(TracingSettings("http://127.0.0.1:1/v1/traces"), "O=Notary", "w1")
+    yield made
+    made.close()
+
+
+def batch_of(*encoded: bytes) -> Any:
+    """Returns a batch of submissions with one request each."""
+    return SimpleNamespace(submissions=[SimpleNamespace(encoded=each) for each in encoded], requests=[1] * len(encoded))
+
+
+def ready_with(sequence: int, *, filled: bool = False) -> Any:
+    """Returns a step with one batch of incarnation 1."""
+    return SimpleNamespace(batches=[SimpleNamespace(incarnation=1, sequence=sequence, filled=filled)])
+
+
+def test_the_end_of_one_wait_leaves_the_traces_of_the_rest_of_its_batch(tracing: Tracing) -> None:
     """`notary.decided_here` of the other submission is true, and it has its `joined`, `applied` and `answered` (docs/metrics.md)."""
-    tracing = Tracing(TracingSettings("http://127.0.0.1:1/v1/traces"), "O=Notary", "w1")
-    batch: Any = SimpleNamespace(submissions=[SimpleNamespace(encoded=b"first"), SimpleNamespace(encoded=b"second")], requests=[1, 2])
-    ready: Any = SimpleNamespace(batches=[SimpleNamespace(incarnation=1, sequence=1, filled=False)])
-    try:
-        with tracing.submission(b"second", 1, f"00-{9:032x}-{8:016x}-01", time.perf_counter()):
-            second = tracing._traced[b"second"]
-            with tracing.submission(b"first", 1, f"00-{7:032x}-{8:016x}-01", time.perf_counter()), tracing.sending((1, 1), batch):
-                pass  # Prefer: wait=1 ends here, with a 202
-            assert tracing.joined(ready) == [second]
-    finally:
-        tracing.close()
+    with tracing.submission(b"second", 1, f"00-{9:032x}-{8:016x}-01", time.perf_counter()):
+        second = tracing._traced[b"second"]
+        with tracing.submission(b"first", 1, SAMPLED, time.perf_counter()), tracing.sending((1, 1), batch_of(b"first", b"second")):
+            pass  # Prefer: wait=1 ends here, with a 202
+        assert tracing.joined(ready_with(1)) == [second]
 
 
 @pytest.mark.parametrize("first", [SAMPLED, NOT_SAMPLED])
-def test_a_retry_of_what_is_in_flight_is_decided_here(first: str) -> None:
+def test_a_retry_of_what_is_in_flight_is_decided_here(tracing: Tracing, first: str) -> None:
     """The first wait ends after the batch was sent. The client sends the same bytes again, and the step decides them."""
-    tracing = Tracing(TracingSettings("http://127.0.0.1:1/v1/traces"), "O=Notary", "w1")
-    batch: Any = SimpleNamespace(submissions=[SimpleNamespace(encoded=b"one")], requests=[1])
-    ready: Any = SimpleNamespace(batches=[SimpleNamespace(incarnation=1, sequence=1, filled=False)])
-    try:
-        with tracing.submission(b"one", 1, first, time.perf_counter()), tracing.sending((1, 1), batch):
-            pass
-        with tracing.submission(b"one", 1, SAMPLED, time.perf_counter()):
-            traced = tracing._traced[b"one"]
-            assert tracing.joined(ready) == [traced]
-            assert traced.sent, "`joined` begins after its admission, not in 1970"
-        assert not tracing._batches
-    finally:
-        tracing.close()
+    with tracing.submission(b"one", 1, first, time.perf_counter()), tracing.sending((1, 1), batch_of(b"one")):
+        pass
+    with tracing.submission(b"one", 1, SAMPLED, time.perf_counter()):
+        traced = tracing._traced[b"one"]
+        assert tracing.joined(ready_with(1)) == [traced]
+        assert traced.sent, "`joined` begins after its admission, not in 1970"
+    assert not tracing._batches
 
 
-def test_batches_that_cannot_count_any_more_are_forgotten() -> None:
+def test_batches_that_cannot_count_any_more_are_forgotten(tracing: Tracing) -> None:
     """A batch was passed by a later one of its incarnation, or its incarnation has ended."""
-    tracing = Tracing(TracingSettings("http://127.0.0.1:1/v1/traces"), "O=Notary", "w1")
-    batch: Any = SimpleNamespace(submissions=[SimpleNamespace(encoded=b"one")], requests=[1])
 
     def send(*names: tuple[int, int]) -> None:
         for name in names:
-            with tracing.sending(name, batch):
+            with tracing.sending(name, batch_of(b"one")):
                 pass
 
-    try:
-        send((1, 1), (1, 2), (1, 3))
-        ready: Any = SimpleNamespace(batches=[SimpleNamespace(incarnation=1, sequence=2, filled=True)])
-        assert tracing.joined(ready) == []
-        assert list(tracing._batches) == [(1, 3)]
-        send((7, 1))
-        assert list(tracing._batches) == [(7, 1)]
-    finally:
-        tracing.close()
+    send((1, 1), (1, 2), (1, 3))
+    assert tracing.joined(ready_with(2, filled=True)) == []
+    assert list(tracing._batches) == [(1, 3)]
+    send((7, 1))
+    assert list(tracing._batches) == [(7, 1)]

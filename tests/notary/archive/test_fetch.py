@@ -37,6 +37,11 @@ async def made(tmp_path: Path) -> Streamed:
     return made
 
 
+def killed(*_: object) -> None:
+    """Takes the place of a step before which a run is killed."""
+    raise Killed
+
+
 async def test_two_ranges_hold_each_record_once(made: Streamed) -> None:
     """Records behind the command's head come with a later segment; a process that starts again continues where the segments end."""
     stream = made.process()
@@ -131,17 +136,6 @@ async def test_a_log_that_lost_sealed_records_is_not_sealed(made: Streamed) -> N
     with pytest.raises(ConfigurationError, match="name another store"):
         await other.seal(made.command(3))
     assert len(made.found()) == 1
-
-
-async def test_different_records_of_one_offset_are_refused(made: Streamed, tmp_path: Path) -> None:
-    """Segments of two histories are never made one archive."""
-    await made.process("w1").seal(made.command(1))
-    made.replace(0, 0, b"another", b"p1")
-    with made.hidden():
-        await made.process("w2").seal(made.command(2))
-    with pytest.raises(ConfigurationError, match="differ at offset 0 of payload partition 0"):
-        made.fetch()
-    assert not [*(tmp_path / "archive").rglob("*.parquet")]
 
 
 async def test_another_history_stops_its_worker(made: Streamed) -> None:
@@ -246,9 +240,6 @@ async def test_a_killed_run_leaves_nothing_after_the_next(made: Streamed, tmp_pa
     await made.process().seal(made.command(1))
     made.fetch()
     await made.process().seal(made.command(2))
-
-    def killed(*given: Any) -> None:
-        raise Killed
 
     with monkeypatch.context() as patch:
         patch.setattr("os.link", killed)
@@ -522,9 +513,6 @@ async def test_foreign_files_do_not_stop_the_writer(made: Streamed, tmp_path: Pa
 async def test_killed_runs_do_not_pile_up(made: Streamed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each run removes unfinished files that are more than an hour old, and nothing younger."""
     await made.process().seal(made.command(2))
-
-    def killed(*given: Any) -> None:
-        raise Killed
 
     def close(added: _Added) -> None:
         for _, out, writer in added._writers.values():

@@ -57,11 +57,6 @@ class ArchiveFixture:
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> NotaryDirectory:
-    return NotaryDirectory.create(tmp_path / "notary")
-
-
-@pytest.fixture
 async def fixture(directory: NotaryDirectory) -> AsyncIterator[ArchiveFixture]:
     async with embedded_log(directory.path) as log:
         genesis, log_id = await read_genesis(log)

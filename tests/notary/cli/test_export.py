@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from notary import cli
 from notary.cli import parquet
 from notary.cli.export import _folder
 from notary.index import rows
@@ -23,6 +22,7 @@ from ordering.errors import ConfigurationError
 from tests.checkers.honest import busy
 from tests.checkers.records import OUTCOMES
 from tests.checkers.tree import Tree, leaf_of
+from tests.notary.cli.command import Command
 from tests.notary.http.checked_client import JSON, CheckedClient
 from tests.notary.index.test_index import SMALL
 from tests.notary.party import Bank, RequestObject, fresh_state, spend, transaction_id
@@ -33,9 +33,10 @@ KINDS = ("input", "reference")
 REASONS = tuple(OUTCOMES)
 
 
-def export(index: Path, out: Path, *flags: str) -> int:
-    """Run `notary export`."""
-    return cli.main(["export", "--index", str(index), "--out", str(out), *flags])
+@pytest.fixture
+def export(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs `notary export`."""
+    return Command(capsys, "export", "--index")
 
 
 def read(out: Path) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
@@ -81,7 +82,7 @@ def _decided(checked: CheckedClient, bank: Bank, requests: list[RequestObject]) 
 
 
 def test_index_of_a_running_worker(
-    own_directory: NotaryDirectory, bank: Bank, notary_process: Callable[..., NotaryProcess], tmp_path: Path
+    own_directory: NotaryDirectory, bank: Bank, notary_process: Callable[..., NotaryProcess], tmp_path: Path, export: Command
 ) -> None:
     """While a client spends, each export is a snapshot with all decisions as the client received them, and with their tree."""
     reported: dict[str, dict[str, Any]] = {}
@@ -108,7 +109,7 @@ def test_index_of_a_running_worker(
             before = len(reported)
             while len(reported) < before + 300 and client.is_alive():
                 stop.wait(0.01)
-            assert export(own_directory.path / "index" / process.name, tmp_path / f"export {number}", "--json") == 0
+            export.run(own_directory.path / "index" / process.name, "--out", tmp_path / f"export {number}", "--json")
     finally:
         stop.set()
         client.join()
@@ -128,19 +129,17 @@ def test_index_of_a_running_worker(
     assert sizes == sorted(set(sizes))
 
 
-def test_it_prints_one_line_or_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_prints_one_line_or_one_object(tmp_path: Path, export: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files have bounded size and row groups; the command prints one line on stdout, or one JSON object."""
     notary = busy(tmp_path / "index", spends=60)
     notary.index.close()
-    assert export(tmp_path / "index", tmp_path / "complete") == 0
-    printed = capsys.readouterr()
-    assert printed.out == f"69 decisions and 246 consumed states of O=Notary,L=London,C=GB are in {tmp_path / 'complete'}\n"
-    assert printed.err == ""
+    printed = export.run(tmp_path / "index", "--out", tmp_path / "complete")
+    assert printed == f"69 decisions and 246 consumed states of O=Notary,L=London,C=GB are in {tmp_path / 'complete'}\n"
+    assert export.err == ""
     monkeypatch.setattr(parquet, "GROUP_ROWS_MAX", 7)
     monkeypatch.setattr(parquet, "GROUP_CONFLICTS_MAX", 2)
     monkeypatch.setattr(parquet, "FILE_BYTES_MAX", 4096)
-    assert export(tmp_path / "index", tmp_path / "cut", "--json") == 0
-    (line,) = capsys.readouterr().out.splitlines()
+    (line,) = export.run(tmp_path / "index", "--out", tmp_path / "cut", "--json").splitlines()
     manifest, decisions, states = read(tmp_path / "cut")
     assert json.loads(line) == {
         "out": str(tmp_path / "cut"),
@@ -163,33 +162,29 @@ def index(tmp_path: Path) -> Path:
     return tmp_path / "index"
 
 
-def test_without_an_index_nothing_is_created(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_an_index_nothing_is_created(tmp_path: Path, export: Command) -> None:
     """Without an index the command reports that, and creates neither an index nor a folder of files."""
-    assert export(tmp_path / "nothing", tmp_path / "out") == 2
-    assert f"there is no index in {tmp_path / 'nothing'}" in capsys.readouterr().err
+    assert f"there is no index in {tmp_path / 'nothing'}" in export.refuses(tmp_path / "nothing", "--out", tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_overwritten(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_overwritten(index: Path, tmp_path: Path, export: Command) -> None:
     """A folder that is not empty, and a path that is no folder, are rejected and stay unchanged."""
     out = tmp_path / "out"
     out.mkdir()
     (out / "notes.txt").write_text("mine")
-    assert export(index, out) == 2
-    assert f"{out} is not empty" in capsys.readouterr().err
-    assert export(index, out / "notes.txt") == 2
-    assert "is not a folder" in capsys.readouterr().err
+    assert f"{out} is not empty" in export.refuses(index, "--out", out)
+    assert "is not a folder" in export.refuses(index, "--out", out / "notes.txt")
     assert [file.name for file in out.iterdir()] == ["notes.txt"]
 
 
-def test_an_index_of_a_newer_format_is_not_exported(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_index_of_a_newer_format_is_not_exported(index: Path, tmp_path: Path, export: Command) -> None:
     """An index of a newer format is not exported, since its rows may mean something else."""
     put_closed_row(index, META, rows.FORMAT_KEY, rows.U32.pack(9))
-    assert export(index, tmp_path / "out") == 2
-    assert f"has format version 9 and this software reads {INDEX_FORMAT_VERSION}" in capsys.readouterr().err
+    assert f"has format version 9 and this software reads {INDEX_FORMAT_VERSION}" in export.refuses(index, "--out", tmp_path / "out")
 
 
-def test_a_cut_file_leaves_no_export(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cut_file_leaves_no_export(index: Path, tmp_path: Path, export: Command) -> None:
     """A cut file is reported, and nothing is left that looks like an export."""
     (log,) = index.glob("*.log")
     complete = tmp_path / "complete"
@@ -202,15 +197,14 @@ def test_a_cut_file_leaves_no_export(index: Path, tmp_path: Path, capsys: pytest
         data = bytearray(table.read_bytes())
         data[200] ^= 1
         table.write_bytes(data)
-    assert export(complete, tmp_path / "out") == 2
-    said = capsys.readouterr().err
+    said = export.refuses(complete, "--out", tmp_path / "out")
     assert f"notary export: the index {complete} cannot be read" in said
     assert "checksum" in said
     assert not any((tmp_path / "out").rglob("*"))
     assert log.exists()
 
 
-def test_a_full_disk_is_named(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_named(index: Path, tmp_path: Path, export: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """The index and the export may be on different disks: the message names the folder, and nothing of it is left."""
 
     def full(*_: object) -> None:
@@ -218,8 +212,8 @@ def test_a_full_disk_is_named(index: Path, tmp_path: Path, capsys: pytest.Captur
 
     out = tmp_path / "new" / "out"
     monkeypatch.setattr("notary.cli.export.replace_file", full)
-    assert export(index, out) == 2
-    assert capsys.readouterr().err == f"notary export: {out} cannot be written: No space left on device. Name another folder with --out\n"
+    refused = export.refuses(index, "--out", out)
+    assert refused == f"notary export: {out} cannot be written: No space left on device. Name another folder with --out\n"
     assert not out.parent.exists()
 
 

@@ -21,6 +21,7 @@ from ordering.log import LogOffsets
 from ordering.records import Genesis, Partitions, Retire, batch_key
 from ordering.signatures import NO_LOG_ID, SigningKey, sign_record
 from tests.kafka.reading_back import read_log_records
+from tests.notary.cli.command import Command
 from tests.notary.cli.written import checkpoint, entry, fill, register, signing_key, write
 from tests.notary.http.checked_client import serving
 from tests.notary.party import Bank, spend, transaction_id
@@ -36,24 +37,31 @@ def directory(tmp_path: Path) -> NotaryDirectory:
     return NotaryDirectory.create(tmp_path / "notary", options=["--format-version", "1"])
 
 
-def show(directory: NotaryDirectory, *flags: object) -> int:
-    return cli.main(["log", "show", "--config", str(directory.config), *map(str, flags)])
+@pytest.fixture
+def show(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs `notary log show` on that log."""
+    return Command(capsys, "log", "show", config=directory.config)
 
 
-def shown(capsys: pytest.CaptureFixture[str], directory: NotaryDirectory, *flags: object) -> list[dict[str, Any]]:
+@pytest.fixture
+def show_archive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs it on the archive that `archived` makes."""
+    return Command(capsys, "log", "show", "--archive", tmp_path / "archive")
+
+
+def shown(show: Command, *flags: object) -> list[dict[str, Any]]:
     """Returns the records of `--json`."""
-    capsys.readouterr()
-    assert show(directory, "--json", *flags) == 0
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    return [json.loads(line) for line in show.run("--json", *flags).splitlines()]
 
 
 @pytest.mark.seconds
 def test_a_log_is_shown(own_directory: NotaryDirectory, bank: Bank, capsys: pytest.CaptureFixture[str]) -> None:
     """Each record has kind, fields, signer and effect; an entry has its content; `seen` counts the records that took effect."""
+    show = Command(capsys, "log", "show", config=own_directory.config)
     requests = [spend(), spend()]
     with serving(own_directory.config) as client:
         client.decide(bank, *requests)
-    records = shown(capsys, own_directory, "--payload")
+    records = shown(show, "--payload")
     ordering = [record for record in records if record["topic"] == "ordering" and record["kind"] != "checkpoint"]
     assert [(each["offset"], each["kind"], each["signed_by"], each["seen"]) for each in ordering] == [
         (0, "genesis", "owner", 1),
@@ -71,14 +79,13 @@ def test_a_log_is_shown(own_directory: NotaryDirectory, bank: Bank, capsys: pyte
     [payload] = [record for record in records if record["topic"] == "payload"]
     assert (payload["content_of"], payload["kind"], payload["became"]) == (3, "payload", "content of ordering record 3")
     assert (payload["partition"], payload["offset"]) == (decided["content"]["partition"], decided["content"]["offset"])
-    assert show(own_directory, "--payload") == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = show.run("--payload").splitlines()
     assert [line.split()[0] for line in lines if "  entry " in line or "  genesis " in line or "  register " in line] == ["0", "2", "3"]
     assert any("effect 4" in line and "requests=2" in line for line in lines)
     assert any("content     payload partition" in line and "2 requests" in line for line in lines)
 
 
-def test_what_took_no_effect_says_why(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_took_no_effect_says_why(directory: NotaryDirectory, show: Command) -> None:
     """Garbage, forged records, copies, records by a former key and late records are each shown with reason and signer."""
     former = directory.path / "former.pem"
     shutil.copy(directory.path / "notary-key.pem", former)
@@ -90,48 +97,34 @@ def test_what_took_no_effect_says_why(directory: NotaryDirectory, capsys: pytest
     write(directory.path, [Partitions(2)], "owner-key.pem")
     assert cli.main(["key", "rotate", "--config", str(directory.config)]) == 0
     write(directory.path, [register("w2", 2)], "former.pem")
-    found = [(each["kind"], each["signed_by"], each["seen"], each["became"]) for each in shown(capsys, directory)]
-    view = "worker 'w1' had another history after 1 records than this worker"
-    assert [each[:3] for each in found] == [
-        ("genesis", "owner", 1),
-        ("register", "key 1", 2),
-        ("register", "key 1", None),
-        (None, "nobody", None),
-        ("checkpoint", "key 1", None),
-        ("checkpoint", "key 1", None),
-        ("entry", "key 1", None),
-        ("retire", "nobody", None),
-        ("retire", "key 1", None),
-        ("genesis", "nobody", None),
-        ("partitions", "owner", None),
-        ("key", "owner", 3),
-        ("register", "key 1 (former)", None),
+    expected = [
+        ("genesis", "owner", 1, "effect 1"),
+        ("register", "key 1", 2, "effect 2, worker 'w1' had another history after 1 records than this worker"),
+        ("register", "key 1", None, "came twice"),
+        (None, "nobody", None, "at least"),
+        ("checkpoint", "key 1", None, "is not compared"),
+        ("checkpoint", "key 1", None, "that incarnation is over"),
+        ("entry", "key 1", None, "does not count"),
+        ("retire", "nobody", None, "no signature of the key in force"),
+        ("retire", "key 1", None, "no signature of the key in force"),
+        ("genesis", "nobody", None, "no signature"),
+        ("partitions", "owner", None, "skipped: a partitions record does not count: 2 is not more than the log has"),
+        ("key", "owner", 3, "effect 3"),
+        ("register", "key 1 (former)", None, "no signature of the key in force"),
     ]
-    whys = [each[3] for each in found]
-    assert whys[0] == "effect 1"
-    assert whys[1].startswith("effect 2, ")
-    assert view in whys[1]
-    assert "came twice" in whys[2]
-    assert "at least" in whys[3]
-    assert "is not compared" in whys[4]
-    assert "that incarnation is over" in whys[5]
-    assert "does not count" in whys[6]
-    assert "no signature of the key in force" in whys[7]
-    assert "no signature of the key in force" in whys[8]
-    assert "no signature" in whys[9]
-    assert whys[10] == "skipped: a partitions record does not count: 2 is not more than the log has"
-    assert whys[11] == "effect 3"
-    assert "no signature of the key in force" in whys[12]
+    for record, (*facts, why) in zip(shown(show), expected, strict=True):
+        assert [record["kind"], record["signed_by"], record["seen"]] == facts
+        assert why in record["became"], record
 
 
-def test_payload_records_that_are_no_content_say_why(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_payload_records_that_are_no_content_say_why(directory: NotaryDirectory, show: Command) -> None:
     """A fill that comes first is the content; later records, a forged fill, a stray record and a record with a bad key are not."""
     payload = b"[]"
     sent = entry(1, 1, payload)
     forged = (0, batch_key(1, 1), bytes(96))
     records = [forged, fill(directory.path, sent), (0, batch_key(1, 1), payload), (0, batch_key(9, 9), b"stray"), (0, b"bad", b"x")]
     write(directory.path, [register("w1", 1), sent, *records])
-    found = shown(capsys, directory, "--payload")
+    found = shown(show, "--payload")
     decided = next(each for each in found if each["kind"] == "entry")
     assert decided["content"] == {"partition": 0, "offset": 1, "filled": True, "transaction_ids": []}
     payloads = [(each["kind"], each["signed_by"], each["content_of"], each["became"]) for each in found if each["topic"] == "payload"]
@@ -142,25 +135,24 @@ def test_payload_records_that_are_no_content_say_why(directory: NotaryDirectory,
         ("payload", None, None, "not used: no entry of that batch took effect in this partition"),
         ("payload", None, None, "skipped: a payload key has 16 bytes, this one has 3"),
     ]
-    assert show(directory, "--payload") == 0
-    assert "payload partition 0 offset 1: a fill: nothing" in capsys.readouterr().out
+    assert "payload partition 0 offset 1: a fill: nothing" in show.run("--payload")
 
 
-def test_content_that_is_missing_is_named(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_content_that_is_missing_is_named(directory: NotaryDirectory, show: Command) -> None:
     """Behind an entry without content no record is applied, and the output names the missing content."""
     write(directory.path, [register("w1", 1), entry(1, 1, b"lost", partition=3), register("w2", 2)])
-    became = [each["became"] for each in shown(capsys, directory)]
+    became = [each["became"] for each in shown(show)]
     assert became[2:] == ["not applied: the content of batch (1, 1) is not in payload partition 3"] * 2
 
 
-def test_a_part_is_shown(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_part_is_shown(directory: NotaryDirectory, show: Command) -> None:
     """`--from` and `--count` select ordering records, and do not change what is printed of them."""
     write(directory.path, [register(f"w{number}", number) for number in range(1, 9)])
-    complete = shown(capsys, directory)
+    complete = shown(show)
     assert len(complete) == 9
-    assert shown(capsys, directory, "--from", 3, "--count", 2) == complete[3:5]
-    assert shown(capsys, directory, "--from", 7) == complete[7:]
-    assert shown(capsys, directory, "--count", 0) == shown(capsys, directory, "--from", 9) == []
+    assert shown(show, "--from", 3, "--count", 2) == complete[3:5]
+    assert shown(show, "--from", 7) == complete[7:]
+    assert shown(show, "--count", 0) == shown(show, "--from", 9) == []
 
 
 @pytest.mark.parametrize(
@@ -172,32 +164,18 @@ def test_a_part_is_shown(directory: NotaryDirectory, capsys: pytest.CaptureFixtu
         (["--from", 10**30], "ends at offset 1"),
     ],
 )
-def test_a_part_outside_the_log_is_an_error(
-    directory: NotaryDirectory, capsys: pytest.CaptureFixture[str], flags: list[object], named: str
-) -> None:
+def test_a_part_outside_the_log_is_an_error(directory: NotaryDirectory, show: Command, flags: list[object], named: str) -> None:
     """A part that no log can have is an error, not an empty output. The end itself is none: a script may wait for more there."""
-    assert show(directory, *flags) == 2
-    assert named in capsys.readouterr().err
+    assert named in show.refuses(*flags)
 
 
-def test_a_part_has_the_payloads_of_its_entries(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_part_has_the_payloads_of_its_entries(directory: NotaryDirectory, show: Command) -> None:
     """With a range, only payload records of the entries in it are shown."""
     payloads = [(number % 4, batch_key(1, number), b"%d" % number) for number in range(1, 5)]
     entries = [entry(1, number, b"%d" % number, number % 4) for number in range(1, 5)]
     write(directory.path, [register("w1", 1), *payloads, *entries])
-    found = shown(capsys, directory, "--payload", "--from", 3, "--count", 2)
+    found = shown(show, "--payload", "--from", 3, "--count", 2)
     assert [each["content_of"] for each in found if each["topic"] == "payload"] == [3, 4]
-
-
-def test_another_notarys_log_is_refused(
-    directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A configuration with another notary's name exits with 2 and both names."""
-    monkeypatch.setenv("NOTARY_NAME", "O=Other")
-    assert show(directory) == 2
-    complaint = capsys.readouterr().err
-    assert "'O=Other'" in complaint
-    assert "'O=Notary Service,L=London,C=GB'" in complaint
 
 
 def archived(directory: NotaryDirectory, folder: Path) -> Path:
@@ -216,18 +194,16 @@ def varied(directory: NotaryDirectory) -> None:
 
 @pytest.mark.parametrize("flags", [[], ["--payload"], ["--payload", "--json"], ["--from", "4", "--count", "5", "--payload", "--json"]])
 def test_an_archive_is_shown_as_its_log(
-    directory: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+    directory: NotaryDirectory, tmp_path: Path, show: Command, show_archive: Command, flags: list[str]
 ) -> None:
     """Each flag prints the same lines from an archive as from its log, for any number of reads."""
     varied(directory)
     write(directory.path, [(2, batch_key(9, number), b"many") for number in range(300)])
-    folder = archived(directory, tmp_path / "archive")
-    capsys.readouterr()
-    assert show(directory, *flags) == 0
-    from_log = capsys.readouterr()
-    assert len(from_log.out.splitlines()) >= 5
-    assert cli.main(["log", "show", "--archive", str(folder), *flags]) == 0
-    assert capsys.readouterr() == from_log
+    archived(directory, tmp_path / "archive")
+    from_log = show.run(*flags)
+    assert len(from_log.splitlines()) >= 5
+    assert show_archive.run(*flags) == from_log
+    assert show_archive.err == show.err
 
 
 def edit_range(folder: Path, named: str, /, **facts: object) -> None:
@@ -239,7 +215,7 @@ def edit_range(folder: Path, named: str, /, **facts: object) -> None:
     manifest.write_text(json.dumps(said))
 
 
-def test_offsets_without_a_record_are_no_damage(directory: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_offsets_without_a_record_are_no_damage(directory: NotaryDirectory, tmp_path: Path, show_archive: Command) -> None:
     """Offsets without a record, which transactions leave within a partition and at its end, do not change the output."""
     stray = [(0, batch_key(9, number), b"stray") for number in range(4)]
     write(directory.path, [register("w1", 1), *stray])
@@ -248,10 +224,7 @@ def test_offsets_without_a_record_are_no_damage(directory: NotaryDirectory, tmp_
     table = pq.ParquetFile(folder / path).read()
     pq.write_table(table.slice(1), folder / path)
     edit_range(folder, path, records=1, offset_end=9)
-    capsys.readouterr()
-    assert cli.main(["log", "show", "--archive", str(folder), "--payload", "--json"]) == 0
-    shown_now = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [each["offset"] for each in shown_now if each["topic"] == "payload"] == [0, 1, 3]
+    assert [each["offset"] for each in shown(show_archive, "--payload") if each["topic"] == "payload"] == [0, 1, 3]
 
 
 LAST = "ordering/partition=0/00000002.parquet"
@@ -314,28 +287,23 @@ PLACE = r"/00000002\.parquet \(ordering partition 0, offsets \d+ up to \d+\)"
     ],
 )
 def test_damaged_archive_is_refused(
-    directory: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str], harm: Callable[[Path], object], complaint: str
+    directory: NotaryDirectory, tmp_path: Path, show_archive: Command, harm: Callable[[Path], object], complaint: str
 ) -> None:
     """An archive that does not match its ranges ends the command with exit 2, and the error names the file and the place."""
     varied(directory)
     folder = archived(directory, tmp_path / "archive")
     harm(folder)
-    capsys.readouterr()
-    assert cli.main(["log", "show", "--archive", str(folder)]) == 2
-    said = capsys.readouterr().err.splitlines()[-1]
+    said = show_archive.refuses().splitlines()[-1]
     assert said.startswith("notary log: ")
     assert re.search(complaint, said)
 
 
-def test_files_that_no_range_lists_are_named(directory: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_no_range_lists_are_named(directory: NotaryDirectory, tmp_path: Path, show_archive: Command) -> None:
     """Unlisted files may be the end of the log, so the output has a warning."""
     folder = archived(directory, tmp_path / "archive")
     (folder / LAST).with_name("00000003.parquet").write_bytes(b"half")
-    capsys.readouterr()
-    assert cli.main(["log", "show", "--archive", str(folder)]) == 0
-    said = capsys.readouterr()
-    assert "genesis" in said.out
-    assert f"1 files of {folder} are in no range, {folder}/ordering/partition=0/00000003.parquet first" in said.err
+    assert "genesis" in show_archive.run()
+    assert f"1 files of {folder} are in no range, {folder}/ordering/partition=0/00000003.parquet first" in show_archive.err
 
 
 def test_a_batch_leaves_nothing_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -354,15 +322,12 @@ def test_a_batch_leaves_nothing_in_memory(tmp_path: Path, monkeypatch: pytest.Mo
         made.append(self)
 
     monkeypatch.setattr(command._Shown, "__init__", keep)
-    assert cli.main(["log", "show", "--config", str(directory.config)]) == 0
-    assert "effect" in capsys.readouterr().out
+    assert "effect" in Command(capsys, "log", "show", config=directory.config).run()
     kept = {name: len(value) for name, value in vars(made[0]).items() if isinstance(value, dict | set | list) and len(value) >= 300}
     assert not kept
 
 
-def test_the_beginning_is_shown_without_a_leader(
-    directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_beginning_is_shown_without_a_leader(monkeypatch: pytest.MonkeyPatch, show: Command) -> None:
     """A payload partition has none. The command helps to find out why, and the records asked for can be read."""
     offsets = EmbeddedLog.offsets
 
@@ -370,5 +335,4 @@ def test_the_beginning_is_shown_without_a_leader(
         return {partition: of for partition, of in (await offsets(log)).items() if partition != 0}
 
     monkeypatch.setattr(EmbeddedLog, "offsets", led)
-    assert cli.main(["log", "show", "--config", str(directory.config), "--count", "1"]) == 0
-    assert "genesis" in capsys.readouterr().out
+    assert "genesis" in show.run("--count", 1)

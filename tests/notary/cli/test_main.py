@@ -136,18 +136,8 @@ def test_what_no_command_foresaw(
 @pytest.mark.parametrize(
     "words",
     [
-        "init",
-        "key",
-        "key show",
-        "key rotate",
-        "key make --config x",
-        "log",
-        "log show",
-        "log show --config x --from a",
-        "log show --config x --archive y",
-        "verify",
-        "verify receipt",
-        "verify --verifier-key k",
+        *("init", "key", "key show", "key rotate", "key make --config x", "verify", "verify receipt", "verify --verifier-key k"),
+        *("log", "log show", "log show --config x --from a", "log show --config x --archive y"),
     ],
 )
 def test_usage_errors_exit_2(words: str) -> None:

@@ -3,14 +3,11 @@
 import argparse
 import asyncio
 import io
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from notary import cli
 from notary.cli.owner import OWNER_KEY, agreed, opened
 from notary.cli.replay import Replay
 from notary.config import load
@@ -20,6 +17,7 @@ from ordering.log import ORDERING
 from ordering.records import FORMAT_VERSION, OrderingRecord, Settle, Trim, View, decode
 from ordering.signatures import SigningKey, endorse_key
 from ordering.store import KEY, encode_row, open_store
+from tests.notary.cli.command import Command
 from tests.notary.cli.written import die, embedded_log, entry, log_ends, log_id, register, signing_key, write
 from tests.notary.http.checked_client import serving
 from tests.notary.party import Bank, spend
@@ -34,17 +32,10 @@ def directory(tmp_path: Path) -> NotaryDirectory:
     return NotaryDirectory.create(tmp_path / "notary", options=["--format-version", "1"])
 
 
-def run(directory: NotaryDirectory, command: str, *arguments: object) -> int:
-    return cli.main([command, *map(str, arguments), "--config", str(directory.config)])
-
-
-def run_json(
-    capsys: pytest.CaptureFixture[str], directory: NotaryDirectory, command: str, *arguments: object
-) -> tuple[int, dict[str, Any]]:
-    capsys.readouterr()
-    code = run(directory, command, *arguments, "--json")
-    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return code, printed
+@pytest.fixture
+def owner(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs the owner's commands on that log."""
+    return Command(capsys, config=directory.config)
 
 
 def records_in(directory: NotaryDirectory) -> int:
@@ -56,22 +47,15 @@ def records_in(directory: NotaryDirectory) -> int:
 
 
 @pytest.mark.seconds
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS, "log"])
 @pytest.mark.parametrize(("setting", "right"), [("NAME", "O=Notary Service,L=London,C=GB"), ("ORIGIN", "notary.example/test")])
 def test_a_misnamed_configuration_is_refused(
-    directory: NotaryDirectory,
-    command: str,
-    setting: str,
-    right: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    indexed: Path,
+    directory: NotaryDirectory, command: str, setting: str, right: str, monkeypatch: pytest.MonkeyPatch, owner: Command, indexed: Path
 ) -> None:
     """Another name or origin than the log's gives exit 2 with both values, and nothing is appended."""
     monkeypatch.chdir(indexed)
     monkeypatch.setenv(f"NOTARY_{setting}", "other")
-    assert run(directory, command, *COMMANDS[command]) == 2
-    complaint = capsys.readouterr().err
+    complaint = owner.refuses(command, *{**COMMANDS, "log": ("show",)}[command])
     assert "'other'" in complaint
     assert repr(right) in complaint
     assert records_in(directory) == 1
@@ -80,20 +64,14 @@ def test_a_misnamed_configuration_is_refused(
 @pytest.mark.seconds
 @pytest.mark.parametrize("command", COMMANDS)
 def test_another_owners_key_is_refused(
-    directory: NotaryDirectory,
-    command: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    indexed: Path,
+    directory: NotaryDirectory, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Command, indexed: Path
 ) -> None:
     """A key other than the owner's, also the notary's own, gives exit 2, and nothing is appended."""
     monkeypatch.chdir(indexed)
     write(directory.path, [register("w1", 1)])
     other = NotaryDirectory.create(tmp_path / "other")
     for key in (other.path / "owner-key.pem", directory.path / "notary-key.pem"):
-        assert run(directory, command, *COMMANDS[command], "--owner-key", key) == 2
-        assert "the owner of this log has" in capsys.readouterr().err
+        assert "the owner of this log has" in owner.refuses(command, *COMMANDS[command], "--owner-key", key)
     assert records_in(directory) == 2
 
 
@@ -104,19 +82,19 @@ def test_an_embedded_log_is_open_in_its_worker(
     """While its worker runs the commands exit with 2, and say to stop it."""
     index = notary_directory.path / "index" / worker.name
     arguments = {**COMMANDS, "settle": ("--index", index), "key": ("rotate",)}[command]
-    assert run(notary_directory, command, *arguments) == 2
-    assert "stop the worker, run this command, start the worker again" in capsys.readouterr().err
+    refused = Command(capsys, config=notary_directory.config).refuses(command, *arguments)
+    assert "stop the worker, run this command, start the worker again" in refused
 
 
-def test_a_terminal_sees_progress(directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_terminal_sees_progress(directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch, owner: Command) -> None:
     """On a terminal a line shows the progress of reading, and is removed at the end."""
     write(directory.path, [register("w1", number) for number in range(1, 60)])
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setattr("notary.cli.PROGRESS_INTERVAL_S", 0.0)
     monkeypatch.setattr("notary.cli.replay.POLL_MS", 0)
     monkeypatch.setattr(Replay, "_is_done", lambda self, ends, done=Replay._is_done: done(self, ends) and self._progress.is_shown)
-    assert run(directory, "retire", "w1") == 0
-    assert "notary retire: 60 of 60 ordering records read" in capsys.readouterr().err
+    owner.run("retire", "w1")
+    assert "notary retire: 60 of 60 ordering records read" in owner.err
 
 
 @pytest.mark.parametrize(("typed", "agrees"), [("1234", True), ("1,234\n", True), ("1235", False), ("", False)])
@@ -131,42 +109,26 @@ def test_a_number_is_typed_as_the_plan_shows_it(typed: str, agrees: bool, monkey
 # ---- retire ----
 
 
-def test_a_retired_worker_has_no_vote(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_retired_worker_has_no_vote(directory: NotaryDirectory, owner: Command) -> None:
     """The incarnation is fenced; a second `retire` lists the worker names that are left; the worker may register again."""
     write(directory.path, [register("w1", 1), register("w2", 2), register("w1", 3)])
-    code, printed = run_json(capsys, directory, "retire", "w1")
-    assert (code, printed) == (0, {"offset": 4, "took_effect": True, "why_not": None, "name": "w1", "incarnation": 3})
-    assert run(directory, "retire", "w1") == 2
-    assert "'w1' has no incarnation to retire. Workers that have one: w2" in capsys.readouterr().err
+    expected = {"offset": 4, "took_effect": True, "why_not": None, "name": "w1", "incarnation": 3}
+    assert owner.json("retire", "w1") == expected
+    assert "'w1' has no incarnation to retire. Workers that have one: w2" in owner.refuses("retire", "w1")
     write(directory.path, [register("w1", 4)])
-    assert run(directory, "retire", "w1") == 0
-    assert "took effect    ordering record 6: worker w1 (incarnation 4) is retired" in capsys.readouterr().out
+    assert "took effect    ordering record 6: worker w1 (incarnation 4) is retired" in owner.run("retire", "w1")
 
 
-@pytest.mark.seconds
-def test_a_retired_worker_starts_again(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """A worker that was retired while it was stopped begins a new incarnation, and decides."""
-    with serving(own_directory.config):
-        pass
-    assert run(own_directory, "retire", "worker-1") == 0
-    with serving(own_directory.config) as client:
-        assert client.decide(bank, spend())[0]["outcome"] == "committed"
-
-
-def test_a_record_that_takes_no_effect(
-    directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_record_that_takes_no_effect(directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch, owner: Command) -> None:
     """A record that comes too late takes no effect: the command prints the reason and exits with 1."""
     write(directory.path, [register("w1", 1)])
-    assert run(directory, "retire", "w1") == 0
-    capsys.readouterr()
+    owner.run("retire", "w1")
     # As when another operator retired the worker meanwhile: the command still assumes that its incarnation is not fenced.
     monkeypatch.setattr("joiner.incarnations.Incarnations.named", lambda incarnations, name: incarnations.get(1))
-    code, printed = run_json(capsys, directory, "retire", "w1")
-    assert (code, printed["took_effect"], printed["offset"]) == (1, False, 3)
-    assert printed["why_not"] == "retire of incarnation 1 does not count: it is over"
-    assert run(directory, "retire", "w1") == 1
-    assert capsys.readouterr().out == "no effect      ordering record 4: retire of incarnation 1 does not count: it is over\n"
+    why_not = "retire of incarnation 1 does not count: it is over"
+    printed = owner.json("retire", "w1", code=1)
+    assert (printed["took_effect"], printed["offset"], printed["why_not"]) == (False, 3, why_not)
+    assert owner.run("retire", "w1", code=1) == f"no effect      ordering record 4: {why_not}\n"
 
 
 # ---- partitions ----
@@ -175,14 +137,14 @@ def test_a_record_that_takes_no_effect(
 @pytest.mark.seconds
 def test_partitions_are_added(own_directory: NotaryDirectory, bank: Bank, capsys: pytest.CaptureFixture[str]) -> None:
     """An embedded log grows while its worker is stopped; the worker then uses the new partitions. Other counts are rejected."""
+    partitions = Command(capsys, "partitions", config=own_directory.config)
     with serving(own_directory.config):
         pass
-    code, printed = run_json(capsys, own_directory, "partitions", 6)
-    assert (code, printed["took_effect"]) == (0, True)
-    assert (printed["payload_partitions"], printed["payload_partitions_before"]) == (6, 4)
+    printed = partitions.json(6)
+    assert (printed["took_effect"], printed["payload_partitions"], printed["payload_partitions_before"]) == (True, 6, 4)
     before = records_in(own_directory)
     for count in (6, 4, 0, 1001):
-        assert run(own_directory, "partitions", count) == 2
+        partitions.refuses(count)
     assert records_in(own_directory) == before
     with serving(own_directory.config) as client:
         for _ in range(24):
@@ -194,51 +156,44 @@ def test_partitions_are_added(own_directory: NotaryDirectory, bank: Bank, capsys
 
 
 def test_partitions_that_nobody_declared_are_used_by_the_next_call(
-    directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch, owner: Command
 ) -> None:
     """After a kill between the partitions and the record the log is unchanged, and the same command continues."""
     with monkeypatch.context() as patch:
         patch.setattr("notary.cli.owner.OwnedLog.append", die)
-        assert run(directory, "partitions", 8) == 2
+        owner.refuses("partitions", 8)
     assert EmbeddedLog.open(directory.path / "log").payload_partitions == 8
-    code, printed = run_json(capsys, directory, "partitions", 8)
-    assert (code, printed["payload_partitions_before"]) == (0, 4)
+    assert owner.json("partitions", 8)["payload_partitions_before"] == 4
 
 
 # ---- activate ----
 
 
-def test_a_version_that_all_with_a_vote_read_is_activated(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_version_that_all_with_a_vote_read_is_activated(directory: NotaryDirectory, owner: Command) -> None:
     """A worker that cannot read the version blocks the activation, and is named; without it the record takes effect, once."""
     write(directory.path, [register("old", 1, 1), register("new", 2, 2)])
-    code, printed = run_json(capsys, directory, "activate", 2)
-    assert code == 1
-    assert "old" in printed["why_not"]
-    assert "cannot read" in printed["why_not"]
-    assert run(directory, "retire", "old") == 0
-    code, printed = run_json(capsys, directory, "activate", 2)
-    assert (code, printed["took_effect"], printed["format_version"]) == (0, True, 2)
-    assert run(directory, "activate", 2) == 2
-    assert "is active already" in capsys.readouterr().err
+    why_not = owner.json("activate", 2, code=1)["why_not"]
+    assert "old" in why_not
+    assert "cannot read" in why_not
+    owner.run("retire", "old")
+    printed = owner.json("activate", 2)
+    assert (printed["took_effect"], printed["format_version"]) == (True, 2)
+    assert "is active already" in owner.refuses("activate", 2)
 
 
-def test_a_command_goes_on_in_a_log_with_a_trim(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_goes_on_in_a_log_with_a_trim(directory: NotaryDirectory, owner: Command) -> None:
     """A command reads the ordering topic alone past a trim record: the payload topic may begin later since."""
     write(directory.path, [register("w1", 1, 2)])
-    assert run(directory, "activate", 2) == 0
+    owner.run("activate", 2)
     key = signing_key(directory.path / "notary-key.pem").public_key
     write(directory.path, [Trim(key, View(1, log_id(directory.path)), 1, bytes(32))], OWNER_KEY)
-    code, printed = run_json(capsys, directory, "retire", "w1")
-    assert (code, printed["took_effect"]) == (0, True)
+    assert owner.json("retire", "w1")["took_effect"]
 
 
 @pytest.mark.parametrize("version", [0, FORMAT_VERSION + 1, 65_536])
-def test_a_version_that_this_software_cannot_read_is_refused(
-    directory: NotaryDirectory, version: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_version_that_this_software_cannot_read_is_refused(directory: NotaryDirectory, version: int, owner: Command) -> None:
     """Software that cannot read a version does not activate it."""
-    assert run(directory, "activate", version) == 2
-    assert f"this software reads format versions 1 to {FORMAT_VERSION}, not" in capsys.readouterr().err
+    assert f"this software reads format versions 1 to {FORMAT_VERSION}, not" in owner.refuses("activate", version)
     assert records_in(directory) == 1
 
 
@@ -274,77 +229,72 @@ def settled(indexed: Path, tmp_path: Path) -> NotaryDirectory:
     return NotaryDirectory(Path(shutil.copytree(indexed, tmp_path / "settled")))
 
 
+@pytest.fixture
+def settle(settled: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs `notary settle` there."""
+    return Command(capsys, "settle", "--index", settled.path / "index" / "worker-1", config=settled.config)
+
+
 @pytest.mark.seconds
-def test_a_history_is_settled(settled: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command prints the settled history. A second time is rejected, and a worker with that history continues."""
-    index = settled.path / "index" / "worker-1"
-    code, printed = run_json(capsys, settled, "settle", "--index", index)
-    assert (code, printed["took_effect"]) == (0, True)
+def test_a_history_is_settled(settled: NotaryDirectory, settle: Command) -> None:
+    """The command prints the settled history. A worker with that history continues, and the longer one may be settled again.
+
+    A second record for the same history takes no effect, so that a copy of it ends no later suspicion.
+    """
+    printed = settle.json()
+    assert printed["took_effect"]
     assert printed["seen"] >= 4  # genesis, activate, register, one entry
     assert len(printed["history"]) == 64
+    why_not = settle.json(code=1)["why_not"]
+    assert why_not == "a settle record does not count: it names no newer history of this log, or another key"
     with serving(settled.config):
         pass
-    assert run(settled, "settle", "--index", index) == 0  # the worker has a longer history by now
-    assert run(settled, "settle", "--index", settled.path) == 2
+    settle.run()
+    settle.refuses("--index", settled.path)
 
 
 @pytest.mark.seconds
-def test_a_history_is_settled_in_a_log_of_either_format_version(directory: NotaryDirectory) -> None:
+def test_a_history_is_settled_in_a_log_of_either_format_version(directory: NotaryDirectory, owner: Command) -> None:
     """The command writes the form of the record that counts in this log: from version 2 on it names the key in force."""
     index = directory.path / "index" / "worker-1"
     for activate in (False, True):
-        assert not activate or run(directory, "activate", 2) == 0
+        if activate:
+            owner.run("activate", 2)
         with serving(directory.config):
             pass  # a longer history than the last one
-        assert run(directory, "settle", "--index", index) == 0
+        owner.run("settle", "--index", index)
 
 
 @pytest.mark.seconds
-def test_a_history_that_is_settled_is_not_settled_again(settled: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    """A second record for the same history takes no effect, so that a copy of it ends no later suspicion."""
-    index = settled.path / "index" / "worker-1"
-    assert run(settled, "settle", "--index", index) == 0
-    code, printed = run_json(capsys, settled, "settle", "--index", index)
-    assert (code, printed["why_not"]) == (1, "a settle record does not count: it names no newer history of this log, or another key")
-
-
-@pytest.mark.seconds
-def test_a_history_that_the_log_does_not_hold_is_refused(settled: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_history_that_the_log_does_not_hold_is_refused(settled: NotaryDirectory, settle: Command) -> None:
     """An index whose records are no longer in the log cannot be settled, since every worker would stop. Nothing is appended."""
-    index = settled.path / "index" / "worker-1"
-    early = NotaryDirectory(Path(shutil.copytree(settled.path, settled.path.parent / "cut")))
-    store, _ = open_store(early.path / "log")
+    store, _ = open_store(settled.path / "log")
     store.put(KEY.pack(ORDERING + 1, 3), encode_row(0, None, b"something else"))  # in place of the last entry
     store.close()
-    assert run(early, "settle", "--index", index) == 2
-    assert "does not hold the history of this index" in capsys.readouterr().err
+    assert "does not hold the history of this index" in settle.refuses()
 
 
 @pytest.mark.seconds
-def test_an_index_of_another_log_is_refused(
-    settled: NotaryDirectory, directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_index_of_another_log_is_refused(indexed: Path, directory: NotaryDirectory, owner: Command) -> None:
     """An index that was made from another log is rejected."""
-    assert run(directory, "settle", "--index", settled.path / "index" / "worker-1") == 2
-    assert "was made from the log" in capsys.readouterr().err
+    assert "was made from the log" in owner.refuses("settle", "--index", indexed / "index" / "worker-1")
     assert records_in(directory) == 1
 
 
 @pytest.mark.seconds
-def test_a_record_behind_a_hole_waits(settled: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_record_behind_a_hole_waits(settled: NotaryDirectory, settle: Command) -> None:
     """Behind a hole the effect of a settle record is unknown: exit 2, and its offset."""
     write(settled.path, [register("w9", 9), entry(2, 1, b"lost")])
-    assert run(settled, "settle", "--index", settled.path / "index" / "worker-1") == 2
-    assert "it waits behind an entry without content" in capsys.readouterr().err
+    assert "it waits behind an entry without content" in settle.refuses()
 
 
 @pytest.mark.seconds
-def test_a_settle_record_behind_a_hole_names_the_key_at_its_place(settled: NotaryDirectory) -> None:
+def test_a_settle_record_behind_a_hole_names_the_key_at_its_place(settled: NotaryDirectory, settle: Command) -> None:
     """A rotation waits behind the hole: the record names the key that it puts in force, or no worker would give up the lost content."""
     before, after = signing_key(settled.path / "notary-key.pem"), SigningKey(b"\x09" * 32)
     write(settled.path, [register("w9", 9), entry(2, 1, b"lost")])
     write(settled.path, [endorse_key(after, log_id(settled.path), before.public_key)], OWNER_KEY)
-    assert run(settled, "settle", "--index", settled.path / "index" / "worker-1") == 2
+    settle.refuses()
     last = asyncio.run(_last_record(settled))
     assert isinstance(last, Settle)
     assert last.key == after.public_key

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +13,6 @@ from notary import cli
 from notary.parties import Parties
 from tests.notary.party import Bank
 from tests.notary.process import ROOT, NotaryDirectory
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> NotaryDirectory:
-    """A notary without parties."""
-    return NotaryDirectory.create(tmp_path / "notary")
 
 
 def add(directory: NotaryDirectory, name: str, pem: bytes, *flags: str) -> int:

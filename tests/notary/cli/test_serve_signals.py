@@ -16,7 +16,7 @@ import pytest
 from loadtest.rig.machine import family
 from tests.notary.http.checked_client import CheckedClient, Wire, post_head
 from tests.notary.party import Bank, spend
-from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, is_running
+from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, is_running, killed_at_the_end
 
 Start = Callable[..., NotaryProcess]
 
@@ -125,7 +125,7 @@ def test_a_second_signal_ends_at_once(
     command = [sys.executable, "-c", HANGING, "serve", "--json", "--listen", "127.0.0.1:0", "--config", str(own_directory.config)]
     with (tmp_path / "stderr").open("w") as stderr:
         worker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=os.environ | settings)
-    try:
+    with killed_at_the_end(worker):
         assert worker.stdout is not None
         url = json.loads(worker.stdout.readline())["url"]
         processes = family([worker.pid])
@@ -141,6 +141,3 @@ def test_a_second_signal_ends_at_once(
             worker.send_signal(second)
             assert worker.wait(EXIT_S_MAX) == -second
             wait_until(lambda: not any(is_running(pid) for pid in processes))
-    finally:
-        worker.kill()
-        worker.communicate()

@@ -1,6 +1,5 @@
 """`notary size` compared with the tables of docs/performance.md, from which its numbers come, by the formulas of the bench."""
 
-import json
 import re
 from pathlib import Path
 
@@ -8,10 +7,10 @@ import pytest
 
 from loadtest.bench.figures.stages import workers_full_at
 from loadtest.bench.report import ResultLine
-from notary.cli import main
 from notary.cli.size import Load, size_of
 from notary.index import IndexSettings
 from ordering.errors import ConfigurationError
+from tests.notary.cli.command import Command
 
 PERFORMANCE = (Path(__file__).parents[3] / "docs" / "performance.md").read_text()
 
@@ -95,24 +94,13 @@ def test_more_than_any_number_of_workers_can() -> None:
 
 def test_the_command_prints_lines_or_json(capsys: pytest.CaptureFixture[str]) -> None:
     """The output is lines, or JSON with --json; disks are computed from the mean rate."""
-    assert main(["size", "--tps", "10000", "--inputs", "4", "--per-submission", "10"]) == 0
-    assert "three centres" in capsys.readouterr().out
-    assert main(["size", "--tps", "1000", "--mean-tps", "100", "--json"]) == 0
-    size = json.loads(capsys.readouterr().out)
-    assert size["log_gib_a_year"] == pytest.approx(size_of(Load(100, 4, 1)).log_gib_a_year, rel=0.01)
+    size = Command(capsys, "size")
+    assert "three centres" in size.run("--tps", 10_000, "--inputs", 4, "--per-submission", 10)
+    found = size.json("--tps", 1_000, "--mean-tps", 100)
+    assert found["log_gib_a_year"] == pytest.approx(size_of(Load(100, 4, 1)).log_gib_a_year, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ["--tps", "0"],
-        ["--tps", "nan"],
-        ["--tps", "10", "--inputs", "0"],
-        ["--tps", "10", "--per-submission", "1001"],
-        ["--tps", "1", "--mean-tps", "2"],
-    ],
-)
-def test_a_bad_number_is_named_with_its_flag(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("flags", ["--tps 0", "--tps nan", "--tps 10 --inputs 0", "--tps 10 --per-submission 1001", "--tps 1 --mean-tps 2"])
+def test_a_bad_number_is_named_with_its_flag(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The error names the flag and the value."""
-    assert main(["size", *flags]) == 2
-    assert flags[-2] in capsys.readouterr().err
+    assert flags.split()[-2] in Command(capsys, "size").refuses(*flags.split())

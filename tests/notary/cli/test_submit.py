@@ -14,6 +14,7 @@ import pytest
 
 from notary.cli import main
 from payload import decode_submission
+from tests.notary.cli.command import Command
 from tests.notary.client.scripted import NAME, PARTY, VERIFIER_KEY, Notary, Worker, key_file, nobody, receipt_of, request, staged
 
 
@@ -38,6 +39,12 @@ def command(file: str, key: str, urls: Sequence[str], *more: str) -> list[str]:
     return ["submit", file, "--key", key, "--party", PARTY, "--url", ",".join(urls), "--verifier-key", VERIFIER_KEY, *more]
 
 
+@pytest.fixture
+def submit(key: str, capfd: pytest.CaptureFixture[str]) -> Command:
+    """Runs `notary submit` with that key."""
+    return Command(capfd, "submit", "--key", key, "--party", PARTY, "--verifier-key", VERIFIER_KEY)
+
+
 def decisions(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
@@ -47,20 +54,18 @@ def counts(worker: Worker) -> list[int]:
     return [len(decode_submission(body, NAME).requests) for body in worker.bodies]
 
 
-def test_decisions_with_receipts_in_the_order_of_the_requests(key: str, lines: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_decisions_with_receipts_in_the_order_of_the_requests(submit: Command, lines: str) -> None:
     """Each decision is a JSON line with its receipt, in the order of the file, for any order of the answers."""
     notary = Notary()
     worker = Worker(notary, ["503 overloaded", "reset", "202 some"])
-    with staged(worker) as urls:
-        assert main(command(lines, key, urls, "--batch", "3", "--in-flight", "4")) == 0
-    out, err = capfd.readouterr()
-    printed = decisions(out)
+    with staged(worker) as [url]:
+        printed = decisions(submit.run(lines, "--url", url, "--batch", "3", "--in-flight", "4"))
     contents = [notary.decisions[each["transaction_id"]] for each in printed]
     assert [{name: each[name] for name in each if name != "receipt"} for each in printed] == contents
     assert [each["receipt"] for each in printed] == [receipt_of(content) for content in contents]
     order = [each.transaction_id.hex() for each in decode_submission(worker.bodies[0], NAME).requests]
     assert [each["transaction_id"] for each in printed[:3]] == order
-    assert err == "notary submit: 10 requests decided: 10 committed, 0 rejected\n"
+    assert submit.err == "notary submit: 10 requests decided: 10 committed, 0 rejected\n"
 
 
 def test_an_array_is_read_too(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,22 +77,21 @@ def test_an_array_is_read_too(key: str, tmp_path: Path, capsys: pytest.CaptureFi
     assert [each["position"] for each in decisions(capsys.readouterr().out)] == [0, 1, 2]
 
 
-def test_rejections_are_data_unless_they_are_to_fail(key: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_rejections_are_data_unless_they_are_to_fail(submit: Command, tmp_path: Path) -> None:
     """A double spend exits with 0, and with 1 under --fail-on-rejection; the decision is written in both cases."""
     file = write(tmp_path, [request(1), request(2, state=1)])
-    with staged(Worker(Notary(), [])) as urls:
-        assert main(command(file, key, urls)) == 0
-        assert main(command(file, key, urls, "--fail-on-rejection")) == 1
-    out, err = capfd.readouterr()
-    assert [each["outcome"] for each in decisions(out)] == ["committed", "rejected"] * 2
-    assert "2 requests decided: 1 committed, 1 rejected" in err
+    with staged(Worker(Notary(), [])) as [url]:
+        for flags, code in (([], 0), (["--fail-on-rejection"], 1)):
+            printed = submit.run(file, "--url", url, *flags, code=code)
+            assert [each["outcome"] for each in decisions(printed)] == ["committed", "rejected"]
+            assert "2 requests decided: 1 committed, 1 rejected" in submit.err
 
 
-def test_the_same_transaction_twice_is_decided_once(key: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_same_transaction_twice_is_decided_once(submit: Command, tmp_path: Path) -> None:
     """A file may repeat a request: both lines get the same decision, though one submission may not hold it twice."""
-    with staged(Worker(Notary(), [])) as urls:
-        assert main(command(write(tmp_path, [request(1), request(1), request(2)]), key, urls)) == 0
-    assert [each["position"] for each in decisions(capfd.readouterr().out)] in ([0, 0, 1], [1, 1, 0])
+    with staged(Worker(Notary(), [])) as [url]:
+        printed = submit.run(write(tmp_path, [request(1), request(1), request(2)]), "--url", url)
+    assert [each["position"] for each in decisions(printed)] in ([0, 0, 1], [1, 1, 0])
 
 
 @pytest.mark.parametrize(
@@ -100,81 +104,71 @@ def test_the_same_transaction_twice_is_decided_once(key: str, tmp_path: Path, ca
         ("x" * (2 * 1024 * 1024 + 1), "line 6: longer than 2097152 bytes"),
     ],
 )
-def test_a_bad_line_is_named(bad: str, message: str, key: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_line_is_named(bad: str, message: str, submit: Command, tmp_path: Path) -> None:
     """A bad line is named, with the field; decisions of earlier submissions are written; exit 2."""
     requests: list[Any] = [request(number) for number in range(4)]
-    with staged(Worker(Notary(), [])) as urls:
-        assert main(command(write(tmp_path, [*requests, "", bad, request(9)]), key, urls, "--batch", "2")) == 2
-    out, err = capfd.readouterr()
-    assert len(decisions(out)) == 4
-    assert f"requests.jsonl {message}" in err
-    assert "4 requests decided" in err
+    with staged(Worker(Notary(), [])) as [url]:
+        printed = submit.run(write(tmp_path, [*requests, "", bad, request(9)]), "--url", url, "--batch", "2", code=2)
+    assert len(decisions(printed)) == 4
+    assert f"requests.jsonl {message}" in submit.err
+    assert "4 requests decided" in submit.err
 
 
-def test_a_bad_item_of_an_array_is_named(key: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_item_of_an_array_is_named(submit: Command, tmp_path: Path) -> None:
     """In an array the error names the item, counted from 1; an unfinished array is reported."""
     path = tmp_path / "requests.json"
-    with staged(Worker(Notary(), [])) as urls:
+    with staged(Worker(Notary(), [])) as [url]:
         path.write_text(json.dumps([request(1), {**request(2), "content_hash": "x"}]))
-        assert main(command(str(path), key, urls)) == 2
-        assert "requests.json item 2, content_hash: expected 64 lower-case hex digits, got 'x'" in capfd.readouterr().err
+        message = "requests.json item 2, content_hash: expected 64 lower-case hex digits, got 'x'"
+        assert message in submit.refuses(path, "--url", url)
         path.write_text(json.dumps([request(1)])[:-1])
-        assert main(command(str(path), key, urls)) == 2
-        assert "requests.json, a JSON array: not JSON" in capfd.readouterr().err
+        assert "requests.json, a JSON array: not JSON" in submit.refuses(path, "--url", url)
 
 
-def test_unknown_outcomes_are_named(key: str, lines: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_unknown_outcomes_are_named(submit: Command, lines: str) -> None:
     """At the deadline each request without an answer is listed with its id, and with the advice to run the command again; exit 2."""
     worker = Worker(Notary(), ["answer", "202 some"], then="503 not-ready 86400")
-    with staged(worker) as urls:
-        assert main(command(lines, key, urls, "--batch", "4", "--in-flight", "1")) == 2
-        out, err = capfd.readouterr()
-        assert [each["position"] for each in decisions(out)] == [0, 1, 2, 3, 4, 6]
-        unknown = [line for line in err.splitlines() if "outcome unknown" in line]
+    with staged(worker) as [url]:
+        printed = submit.run(lines, "--url", url, "--batch", "4", "--in-flight", "1", code=2)
+        assert [each["position"] for each in decisions(printed)] == [0, 1, 2, 3, 4, 6]
+        unknown = [line for line in submit.err.splitlines() if "outcome unknown" in line]
         assert [line.partition("requests.jsonl ")[2].partition(",")[0] for line in unknown] == ["line 6", "line 8"]
         assert decode_submission(worker.bodies[1], NAME).requests[1].transaction_id.hex() in unknown[0]
-        assert "because of not-ready" in err
-        assert "the same command again is safe" in err
-        assert "6 requests decided: 6 committed, 0 rejected, 2 unknown" in err
+        for words in ("because of not-ready", "the same command again is safe", "6 requests decided: 6 committed, 0 rejected, 2 unknown"):
+            assert words in submit.err
         # The same command again is safe: earlier decisions stay.
         worker.then = "answer"
-        assert main(command(lines, key, urls, "--batch", "4")) == 0
-        assert decisions(capfd.readouterr().out)[4]["position"] == 4
+        assert decisions(submit.run(lines, "--url", url, "--batch", "4"))[4]["position"] == 4
 
 
-def test_a_rejection_stops_the_run(key: str, lines: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_rejection_stops_the_run(submit: Command, lines: str) -> None:
     """After a rejected submission no more is sent, earlier decisions are written, and the error is reported; exit 2."""
     worker = Worker(Notary(), ["answer"], then="403 bad-signature")
-    with staged(worker) as urls:
-        assert main(command(lines, key, urls, "--batch", "2", "--in-flight", "1")) == 2
-    out, err = capfd.readouterr()
-    assert len(decisions(out)) == 2
+    with staged(worker) as [url]:
+        printed = submit.run(lines, "--url", url, "--batch", "2", "--in-flight", "1", code=2)
+    assert len(decisions(printed)) == 2
     assert counts(worker)[:2] == [2, 2]
     assert len(worker.bodies) <= 3
-    assert "403 bad-signature: because of bad-signature" in err
-    assert "not admitted: " in err
-    assert "correct the cause, and run the command again" in err  # the requests may be in order
+    assert "403 bad-signature: because of bad-signature" in submit.err
+    assert "not admitted: " in submit.err
+    assert "correct the cause, and run the command again" in submit.err  # the requests may be in order
 
 
-def test_a_contradiction_is_reported_with_both_answers(key: str, lines: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_contradiction_is_reported_with_both_answers(submit: Command, lines: str) -> None:
     """Two decisions that contradict each other are written to stderr completely, as evidence; exit 2."""
-    with staged(Worker(Notary(), ["202 some", "contradict"])) as urls:
-        assert main(command(lines, key, urls)) == 2
-    err = capfd.readouterr().err
-    assert "keep this as evidence" in err
-    assert '"position":0' in err
-    assert '"position":1000' in err
+    with staged(Worker(Notary(), ["202 some", "contradict"])) as [url]:
+        submit.refuses(lines, "--url", url)
+    for words in ("keep this as evidence", '"position":0', '"position":1000'):
+        assert words in submit.err
 
 
-def test_each_urls_failure_is_listed(key: str, lines: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_each_urls_failure_is_listed(submit: Command, lines: str) -> None:
     """Without a reachable URL the command lists each URL's failure; exit 2, and nothing on stdout."""
     with nobody() as url:
-        assert main(command(lines, key, [url], "--deadline", "0.3")) == 2
-        assert main(command(lines, key, [url], "--deadline", "0.3", "--notary-name", NAME)) == 2
-    out, err = capfd.readouterr()
-    assert out == ""
-    assert f"no worker returned the notary's name: {url}: ConnectError" in err
-    assert "10 unknown" in err
+        assert submit.run(lines, "--url", url, "--deadline", "0.3", code=2) == ""
+        assert f"no worker returned the notary's name: {url}: ConnectError" in submit.err
+        assert submit.run(lines, "--url", url, "--deadline", "0.3", "--notary-name", NAME, code=2) == ""
+        assert "10 unknown" in submit.err
 
 
 @pytest.mark.parametrize(
@@ -291,11 +285,11 @@ def test_progress_is_for_terminals(key: str, lines: str) -> None:
 
 
 @pytest.mark.seconds
-def test_a_file_larger_than_what_is_in_flight_is_streamed(key: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_file_larger_than_what_is_in_flight_is_streamed(submit: Command, tmp_path: Path) -> None:
     """Many submissions pass through a bounded number in flight; each request is sent once and answered once."""
     file = write(tmp_path, [request(number) for number in range(1000)])
     worker = Worker(Notary(), [])
-    with staged(worker) as urls:
-        assert main(command(file, key, urls, "--batch", "30", "--in-flight", "3")) == 0
+    with staged(worker) as [url]:
+        printed = submit.run(file, "--url", url, "--batch", "30", "--in-flight", "3")
     assert counts(worker) == [30] * 33 + [10]
-    assert len({each["position"] for each in decisions(capfd.readouterr().out)}) == 1000
+    assert len({each["position"] for each in decisions(printed)}) == 1000

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from notary.cli import main
 from notary.client import AsyncClient, Client, KnownNotaries, Signer, Unproven
 from notary.verify import verify_receipt
 from ordering.errors import ConfigurationError
+from tests.notary.cli.command import Command
 from tests.notary.hostile_proxy import HostileProxy, hostile_proxy
 from tests.notary.party import NOTARY, Bank, fresh_state, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
@@ -38,11 +39,11 @@ def proxy(worker: NotaryProcess) -> Iterator[HostileProxy]:
 
 
 @pytest.fixture
-def party(tmp_path: Path, bank: Bank) -> list[str]:
-    """The arguments for party and key."""
+def submit(tmp_path: Path, bank: Bank, capfd: pytest.CaptureFixture[str]) -> Command:
+    """Runs `notary submit` for the bank."""
     (tmp_path / "bank.pem").touch(mode=0o600)
     (tmp_path / "bank.pem").write_bytes(bank.private_pem)
-    return ["--party", bank.name, "--key", str(tmp_path / "bank.pem")]
+    return Command(capfd, "submit", "--party", bank.name, "--key", tmp_path / "bank.pem")
 
 
 def write(tmp_path: Path, *requests: dict[str, Any]) -> str:
@@ -96,14 +97,7 @@ LIES: dict[str, tuple[Callable[[list[dict[str, Any]]], None], str]] = {
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lie_is_no_outcome(
-    lie: str,
-    proxy: HostileProxy,
-    worker: NotaryProcess,
-    notary_directory: NotaryDirectory,
-    party: Sequence[str],
-    tmp_path: Path,
-    bank: Bank,
-    capfd: pytest.CaptureFixture[str],
+    lie: str, proxy: HostileProxy, worker: NotaryProcess, notary_directory: NotaryDirectory, submit: Command, tmp_path: Path, bank: Bank
 ) -> None:
     """An unproven outcome gives exit 1, no output, and an error with URL and reason; with an honest worker it costs an attempt only."""
     proxy.change, reason = LIES[lie]
@@ -112,13 +106,11 @@ def test_a_lie_is_no_outcome(
     with Client([worker.url], bank.name, Signer(bank.sign), verifier_keys=key) as client:
         client.submit([spend(coin)])
     twice, single = spend(coin), spend()
-    command = ["submit", write(tmp_path, twice, single), *party, "--verifier-key", key, "--deadline", "60"]
-    assert main([*command, "--url", proxy.url]) == 1
-    out, err = capfd.readouterr()
-    assert out == ""
-    assert f"{proxy.url} returned an outcome for transaction " in err
-    assert f"that is not proven, so it does not count: {reason}" in err
-    assert "outcome unknown: " in err
+    given = [write(tmp_path, twice, single), "--verifier-key", key, "--deadline", "60", "--url"]
+    assert submit.run(*given, proxy.url, code=1) == ""
+    assert f"{proxy.url} returned an outcome for transaction " in submit.err
+    assert f"that is not proven, so it does not count: {reason}" in submit.err
+    assert "outcome unknown: " in submit.err
     assert proxy.posts == 1
     # The API raises the same error, and accepts the proven outcomes of an honest worker.
     with Client([proxy.url], bank.name, Signer(bank.sign), verifier_keys=key) as client, pytest.raises(Unproven) as caught:
@@ -126,8 +118,7 @@ def test_a_lie_is_no_outcome(
     assert reason.startswith(caught.value.reason)
     assert caught.value.answers[0] is None
     assert caught.value.url == proxy.url
-    assert main([*command, "--url", f"{proxy.url},{worker.url}"]) == 0
-    printed = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    printed = [json.loads(line) for line in submit.run(*given, f"{proxy.url},{worker.url}").splitlines()]
     assert [each["outcome"] for each in printed] == ["rejected", "committed"]
     assert proxy.posts == 3
     for each in printed:
@@ -135,36 +126,24 @@ def test_a_lie_is_no_outcome(
 
 
 def test_a_receipt_of_another_notary(
-    worker: NotaryProcess,
-    elsewhere: NotaryProcess,
-    notary_directory: NotaryDirectory,
-    party: Sequence[str],
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
+    worker: NotaryProcess, elsewhere: NotaryProcess, notary_directory: NotaryDirectory, submit: Command, tmp_path: Path
 ) -> None:
     """Another notary proves its decisions with its own key: exit 1 with both keys, also before submitting when the name is looked up."""
-    command = ["submit", write(tmp_path, spend()), *party, "--verifier-key", key_of(notary_directory), "--url", elsewhere.url]
-    assert main([*command, "--notary-name", NOTARY]) == 1
-    out, err = capfd.readouterr()
-    assert out == ""
-    assert re.search(r"count: wrong-origin: signed by .{0,3}notary\.example/other", err), err
-    assert "those are the keys that were given" in err
-    assert main(command) == 1
-    assert f"{elsewhere.url} returned a verifier key that is not proven" in capfd.readouterr().err
+    given = [write(tmp_path, spend()), "--verifier-key", key_of(notary_directory), "--url", elsewhere.url]
+    assert submit.run(*given, "--notary-name", NOTARY, code=1) == ""
+    assert re.search(r"count: wrong-origin: signed by .{0,3}notary\.example/other", submit.err), submit.err
+    assert "those are the keys that were given" in submit.err
+    assert f"{elsewhere.url} returned a verifier key that is not proven" in submit.refuses(*given, code=1)
 
 
 @pytest.mark.seconds
-def test_what_was_proven_is_written(
-    proxy: HostileProxy, notary_directory: NotaryDirectory, party: Sequence[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_proven_is_written(proxy: HostileProxy, notary_directory: NotaryDirectory, submit: Command, tmp_path: Path) -> None:
     """The first of two submissions is proven and written; the second is not, and its request is named: exit 1, not 0."""
     proxy.change = lambda decisions: missing(decisions) if proxy.posts == 2 else None
     flags = ["--verifier-key", key_of(notary_directory), "--url", proxy.url, "--batch", "1"]
-    assert main(["submit", write(tmp_path, spend(), spend(), spend()), *party, *flags]) == 1
-    out, err = capfd.readouterr()
-    assert len(out.splitlines()) == 1
-    assert "requests.jsonl line 2" in err
-    assert "1 requests decided: 1 committed, 0 rejected, 1 unknown" in err
+    assert len(submit.run(write(tmp_path, spend(), spend(), spend()), *flags, code=1).splitlines()) == 1
+    assert "requests.jsonl line 2" in submit.err
+    assert "1 requests decided: 1 committed, 0 rejected, 1 unknown" in submit.err
 
 
 async def test_a_looked_up_transaction_is_proven(
@@ -181,70 +160,53 @@ async def test_a_looked_up_transaction_is_proven(
 
 
 def test_trust_on_first_use(
-    worker: NotaryProcess,
-    elsewhere: NotaryProcess,
-    proxy: HostileProxy,
-    notary_directory: NotaryDirectory,
-    party: Sequence[str],
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
+    worker: NotaryProcess, elsewhere: NotaryProcess, proxy: HostileProxy, notary_directory: NotaryDirectory, submit: Command, tmp_path: Path
 ) -> None:
     """The first use warns and stores the key; later uses print nothing; another notary at the same URL is rejected."""
     known = tmp_path / "folder" / "known"
-    urls = f"{proxy.url},{worker.url}/"
-
-    def submit(*more: str) -> tuple[int, str, str]:
-        code = main(["submit", write(tmp_path, spend()), *party, "--url", urls, "--known-notaries", str(known), *more])
-        return code, *capfd.readouterr()
-
-    code, out, err = submit()
-    assert (code, len(out.splitlines())) == (0, 1)
+    given = [write(tmp_path, spend()), "--known-notaries", known, "--url"]
+    both = f"{proxy.url},{worker.url}/"
+    assert len(submit.run(*given, both).splitlines()) == 1
     key = key_of(notary_directory)
-    assert "notary submit: WARNING: first use of " in err
-    assert f"verifier key {key} is trusted from now on, and kept in {known}" in err
+    assert "notary submit: WARNING: first use of " in submit.err
+    assert f"verifier key {key} is trusted from now on, and kept in {known}" in submit.err
     name = json.dumps(NOTARY)
     assert known.read_text().splitlines()[1:] == [f"{proxy.url} {key} {name}", f"{worker.url} {key} {name}"]
     assert known.stat().st_mode & 0o777 == 0o600
-    assert "WARNING" not in submit()[2]
+    submit.run(*given, both)
+    assert "WARNING" not in submit.err
     before, proxy.posts, proxy.target = known.read_text(), 0, elsewhere.url
-    urls = proxy.url
-    code, out, err = submit()
-    assert (code, out, proxy.posts) == (1, "", 0)
-    assert "unknown-key: it shows the key notary.example/other+" in err
-    assert f"by {known}, line 2. If the notary was made anew" in err
-    assert submit("--notary-name", NOTARY)[:2] == (1, "")
-    proxy.target, proxy.described = worker.url, {"name": "O=Another"}
-    code, out, err = submit()
-    assert (code, out, proxy.posts) == (1, "", 0)
-    assert "it calls itself 'O=Another'" in err
+    assert submit.run(*given, proxy.url, code=1) == ""
+    assert "unknown-key: it shows the key notary.example/other+" in submit.err
+    assert f"by {known}, line 2. If the notary was made anew" in submit.err
+    assert proxy.posts == 0
+    assert submit.run(*given, proxy.url, "--notary-name", NOTARY, code=1) == ""
+    proxy.posts, proxy.target, proxy.described = 0, worker.url, {"name": "O=Another"}
+    assert submit.run(*given, proxy.url, code=1) == ""
+    assert "it calls itself 'O=Another'" in submit.err
+    assert proxy.posts == 0
     assert known.read_text() == before
 
 
 @pytest.mark.seconds
-def test_a_rotated_key_is_followed(
-    own_directory: NotaryDirectory, party: Sequence[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rotated_key_is_followed(own_directory: NotaryDirectory, submit: Command, tmp_path: Path) -> None:
     """A key that the known one endorsed is trusted: reported and stored after a first use, silent for a given key; never backwards."""
-    known, file, first = tmp_path / "known", write(tmp_path, spend()), key_of(own_directory)
+    known, first = tmp_path / "known", key_of(own_directory)
     with NotaryProcess.start(own_directory.config) as process, hostile_proxy(process.url) as proxy:
-        command = ["submit", file, *party, "--url", proxy.url]
-        trusting = [*command, "--known-notaries", str(known)]
-        assert main(trusting) == 0
+        given = [write(tmp_path, spend()), "--url", proxy.url]
+        submit.run(*given, "--known-notaries", known)
         process.stop()
         assert main(["key", "rotate", "--config", str(own_directory.config)]) == 0
         second = key_of(own_directory)
-        capfd.readouterr()
         with NotaryProcess.start(own_directory.config) as again:
             proxy.target = again.url
-            assert main(trusting) == 0
-            assert f"has a new verifier key, endorsed by the one before: {second}, kept in {known}" in capfd.readouterr().err
-            assert main(trusting) == 0
-            assert main([*command, "--verifier-key", first, "--notary-name", NOTARY]) == 0
-            assert main([*command, "--verifier-key", first]) == 0
-            assert "new verifier key" not in capfd.readouterr().err
+            submit.run(*given, "--known-notaries", known)
+            assert f"has a new verifier key, endorsed by the one before: {second}, kept in {known}" in submit.err
+            for flags in (["--known-notaries", known], ["--verifier-key", first, "--notary-name", NOTARY], ["--verifier-key", first]):
+                submit.run(*given, *flags)
+                assert "new verifier key" not in submit.err
             proxy.described = {"keys": [{"verifier_key": first, "endorsement": None}]}
-            assert main([*command, "--verifier-key", first]) == 1
-            assert "unknown-key: it shows the key" in capfd.readouterr().err
+            assert "unknown-key: it shows the key" in submit.refuses(*given, "--verifier-key", first, code=1)
     assert [line.split(" ")[1] for line in known.read_text().splitlines()[1:]] == [first, second]
 
 
@@ -291,7 +253,7 @@ def test_the_given_path_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert KnownNotaries().file == tmp_path / ".config/notary/known-notaries"
 
 
-def test_a_key_with_a_wrong_letter(party: Sequence[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_key_with_a_wrong_letter(submit: Command, tmp_path: Path) -> None:
     """A mistyped key gives exit 2 before anything is sent, since it is the caller's mistake."""
-    assert main(["submit", write(tmp_path, spend()), *party, "--url", "http://127.0.0.1:9", "--verifier-key", "notary.example/x+1+A"]) == 2
-    assert "the verifier key: " in capfd.readouterr().err
+    given = ["--url", "http://127.0.0.1:9", "--verifier-key", "notary.example/x+1+A"]
+    assert "the verifier key: " in submit.refuses(write(tmp_path, spend()), *given)

@@ -30,7 +30,7 @@ from notary.metrics import Metrics
 from ordering.log import BrokerSeen
 from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank, fresh_state, spend
-from tests.notary.process import NotaryDirectory, NotaryProcess, serve
+from tests.notary.process import NotaryDirectory, NotaryProcess, killed_at_the_end, serve
 
 
 @contextmanager
@@ -124,15 +124,11 @@ def test_why_a_worker_is_not_ready(own_directory: NotaryDirectory, capsys: pytes
     """A worker that waits for its brokers answers, has no counters yet, and gives the reason."""
     (port,) = free_ports(1)
     settings = {"LOG_KIND": "kafka", "LOG_BOOTSTRAP": nobody().removeprefix("http://")}
-    process = serve(own_directory.config, listen=f"127.0.0.1:{port}", settings=settings)
-    try:
+    with killed_at_the_end(serve(own_directory.config, listen=f"127.0.0.1:{port}", settings=settings)):
         row: dict[str, Any] = {"state": "no-answer"}
         while row["state"] == "no-answer" or "log" not in row["reasons"][0]:
             assert main(["top", "--once", "--json", "--interval", "0.1", f"http://127.0.0.1:{port}"]) in (0, 2)
             [row] = json.loads(capsys.readouterr().out)["workers"]
-    finally:
-        process.terminate()
-        process.communicate()
     assert (row["state"], row["reasons"]) == ("not-ready", ["the log cannot be reached yet"])
     assert (row["worker"], row["tree_size"], row["submissions_per_s"]) == ("", None, None)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from joiner import JoinerState, Mark
-from notary import cli
 from notary.access import alone_in
 from notary.archive.archived import ArchivedLog
 from notary.cli.trim import INDEX, Snapshot, VerifiedRanges, VerifiedReport, _lacks, _where, to_free
@@ -17,6 +16,7 @@ from ordering.errors import NotReady
 from ordering.log import ORDERING, LogOffsets
 from ordering.memory import MemoryLog
 from spark_join.log.archive import first_ranges
+from tests.notary.cli.command import Command
 from tests.notary.process import NotaryDirectory
 
 
@@ -94,40 +94,40 @@ def test_spark_names_the_same_ranges(tmp_path: Path) -> None:
     assert (first_ranges(tmp_path).sha256, first_ranges(tmp_path, 1).sha256) == (archive.digest(2), archive.digest(1))
 
 
-def trim(directory: NotaryDirectory, *flags: object) -> int:
-    return cli.main(["trim", "--config", str(directory.config), "--archive", "a", "--verified", "v", *map(str, flags)])
+@pytest.fixture
+def trim(own_directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs `notary trim`."""
+    return Command(capsys, "trim", "--archive", "a", "--verified", "v", config=own_directory.config)
 
 
 @pytest.mark.seconds
-def test_an_embedded_log_is_refused(own_directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_embedded_log_is_refused(own_directory: NotaryDirectory, trim: Command) -> None:
     """An embedded log keeps its payloads. The folder that the command made is removed."""
-    assert trim(own_directory) == 2
-    assert "only a log on Kafka can be trimmed" in capsys.readouterr().err
+    assert "only a log on Kafka can be trimmed" in trim.refuses()
     assert not (own_directory.path / "trim").exists()
 
 
 @pytest.mark.seconds
-def test_a_folder_with_other_files_stays(own_directory: NotaryDirectory) -> None:
+def test_a_folder_with_other_files_stays(own_directory: NotaryDirectory, trim: Command) -> None:
     """`--work` may name any folder, here the notary's own: only the command's own files are removed from it."""
     (own_directory.path / "index" / "worker-1").mkdir(parents=True)
     before = sorted(own_directory.path.iterdir())
     for left in (own_directory.path / INDEX, stage_of(own_directory.path / INDEX)):
         left.mkdir()
         (left / "CURRENT").write_text("left by a run that was killed")
-    assert trim(own_directory, "--plan", "--work", own_directory.path) == 2
+    trim.refuses("--plan", "--work", own_directory.path)
     assert sorted(own_directory.path.iterdir()) == before
     assert (own_directory.path / "index" / "worker-1").exists()
 
 
 @pytest.mark.seconds
-def test_the_folder_of_another_trim_stays(own_directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_folder_of_another_trim_stays(own_directory: NotaryDirectory, trim: Command) -> None:
     """A command that another one keeps out removes nothing of it."""
     work = own_directory.path / "trim"
     (work / INDEX).mkdir(parents=True)
     (work / INDEX / "CURRENT").write_text("the index of the first")
     with alone_in(work, "busy"):
-        assert trim(own_directory) == 2
-        assert "another process trims" in capsys.readouterr().err
+        assert "another process trims" in trim.refuses()
         assert (work / INDEX / "CURRENT").exists()
 
 

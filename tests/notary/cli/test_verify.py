@@ -1,6 +1,5 @@
 """`notary verify`, from its arguments to its exit code."""
 
-import io
 import json
 import subprocess
 import sys
@@ -93,13 +92,10 @@ def test_a_receipt_that_does_not(folder: Folder) -> None:
 @pytest.mark.parametrize(
     ("receipt", "decision", "reason"),
     [
-        ("", None, "malformed-receipt"),
         (b"\xff\x00", None, "malformed-receipt"),
         (NOTARY.receipt(5).replace("\n", "\r\n"), None, "malformed-receipt"),
-        (NOTARY.receipt(5)[:-1], None, "malformed-checkpoint"),
         (NOTARY.checkpoint(), None, "malformed-receipt"),
         (NOTARY.receipt(5).replace("\n300\n", "\n301\n"), None, "bad-signature"),
-        (None, "", "malformed-decision"),
         (None, b"\xff", "malformed-decision"),
         (None, "[" * 50_000, "malformed-decision"),
         (None, [], "malformed-decision"),
@@ -351,14 +347,3 @@ def test_messages_cannot_command_a_terminal(folder: Folder) -> None:
     folder.put("decision", {"\x1b[2J\x9b": 1})
     assert folder.verify("receipt", "--decision", "decision") == 1
     assert folder.err.strip().isprintable()
-
-
-def test_a_reader_that_left(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A closed pipe at stdout is not a result: exit 2."""
-
-    class Closed(io.StringIO):
-        def write(self, text: str) -> int:
-            raise BrokenPipeError
-
-    monkeypatch.setattr(sys, "stdout", Closed())
-    assert folder.verify("receipt", "--decision", "decision") == 2

@@ -14,40 +14,33 @@ from notary.receipts import Issuer
 from notary.receipts.issue import GROUP_WIDTH, GROUPS_KEPT
 from notary.tree import TILE_WIDTH, Tree, TreeView, inside_of, leaf_hash
 from notary.verify import verify_receipt
+from tests.checkers import tree as independent
 from tests.notary.receipts.grown import ORIGIN, Grown, private_key, random_decisions, verifier_key
 
 DECISIONS = random_decisions(600)
 
 
-def root(leaves: list[bytes]) -> bytes:
-    """Returns MTH by the definition of RFC 6962, section 2.1."""
-    if len(leaves) == 1:
-        return sha256(b"\0" + leaves[0]).digest()
-    left = 1 << (len(leaves) - 1).bit_length() - 1
-    return sha256(b"\1" + root(leaves[:left]) + root(leaves[left:])).digest()
-
-
-def path(index: int, leaves: list[bytes]) -> list[bytes]:
+def path(tree: independent.Tree, index: int, start: int, end: int) -> list[bytes]:
     """Returns PATH by the definition of RFC 6962, section 2.1.1."""
-    if len(leaves) == 1:
+    if end - start == 1:
         return []
-    left = 1 << (len(leaves) - 1).bit_length() - 1
-    if index < left:
-        return [*path(index, leaves[:left]), root(leaves[left:])]
-    return [*path(index - left, leaves[left:]), root(leaves[:left])]
+    middle = start + (1 << (end - start - 1).bit_length() - 1)
+    if index < middle:
+        return [*path(tree, index, start, middle), tree.over(middle, end)]
+    return [*path(tree, index, middle, end), tree.over(start, middle)]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 15, 16, 17, 33, 255, 256, 257, 512, 600])
 def test_receipts_to_the_byte(size: int) -> None:
     """A receipt equals the text that this test makes from the definitions of the formats."""
     notary = Grown(DECISIONS[:size])
-    leaves = [leaf(decision) for decision in notary.decisions]
-    text = f"{ORIGIN}\n{size}\n{base64.b64encode(root(leaves)).decode()}\n"
+    tree = independent.Tree([leaf(decision) for decision in notary.decisions])
+    text = f"{ORIGIN}\n{size}\n{base64.b64encode(tree.root(size)).decode()}\n"
     signature = base64.b64encode(notary.key.key_id + private_key("notary").sign(text.encode())).decode()
     checkpoint = f"{text}\n— {ORIGIN} {signature}\n"
     assert notary.checkpoint() == checkpoint
     for index in {0, size // 2, size - 1, (size - 1) // 256 * 256, (size - 1) // 16 * 16, min(size - 1, 16)}:
-        lines = "".join(base64.b64encode(node).decode() + "\n" for node in path(index, leaves))
+        lines = "".join(base64.b64encode(node).decode() + "\n" for node in path(tree, index, 0, size))
         assert notary.receipt(index) == f"c2sp.org/tlog-proof@v1\nindex {index}\n{lines}\n{checkpoint}"
 
 

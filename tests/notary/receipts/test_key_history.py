@@ -44,11 +44,6 @@ def test_trust_goes_forward_only(known: int) -> None:
     assert follow([KEYS[known]], HISTORY) == KEYS[known:]
 
 
-def test_an_endorsement_is_signed_by_the_old_key() -> None:
-    """An endorsement is a note of four lines, signed by the old key."""
-    assert HISTORY[1].endorsement == sign_note(f"notary/key/v1\n{ORIGIN}\n{KEYS[0]}\n{KEYS[1]}\n", [(ORIGIN, private_key("first"))])
-
-
 def test_others_are_not_followed() -> None:
     """The history of another notary, or one without a trusted key, adds no key."""
     stranger = verifier_key("stranger")
@@ -101,21 +96,8 @@ def test_a_key_that_comes_twice() -> None:
 @pytest.mark.parametrize(
     "encoded",
     [
-        b"",
-        b"{}",
-        b"[]",
-        b"null",
-        b"7",
-        b'"x"',
-        b"[1]",
-        b"[[]]",
-        b"[{}]",
-        b'{"keys": []}',
-        b'{"keys": null}',
-        b'[{"verifier_key": 1}]',
-        b'[{"verifier_key": "x", "endorsement": 1}]',
-        b'[{"verifier_key": "x", "other": 1}]',
-        b"\xff",
+        *(b"", b"{}", b"[]", b"null", b"7", b'"x"', b"[1]", b"[[]]", b"[{}]", b'{"keys": []}', b'{"keys": null}', b"\xff"),
+        *(b'[{"verifier_key": 1}]', b'[{"verifier_key": "x", "endorsement": 1}]', b'[{"verifier_key": "x", "other": 1}]'),
         b"[" * 100_000,
         msgspec.json.encode([HISTORY[0]] * (KEYS_MAX + 1)),
         ENCODED[:-1],

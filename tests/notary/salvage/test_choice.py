@@ -157,12 +157,6 @@ def test_a_cited_state_may_have_an_unknown_consumer() -> None:
     assert list(chosen(history[:6], [MemoryIndex("a", history)]).items) == history[6:]
 
 
-def test_a_cited_consumer_may_be_decided_later() -> None:
-    """A salvage declared its first decision lost, and reserved the state for it. Then it was sent again, and the log lost that salvage."""
-    history: list[Item] = [*ALL[:6], Lost(), decided(7, "refused", cites={9: tag_of(id_of(9))}), ALL[8], ALL[9]]
-    assert list(chosen(ALL[:5], [MemoryIndex("a", history)]).items) == history[5:]
-
-
 # ---- refusals, row by row
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from notary import cli, keys
+from notary import keys
 from notary.config import load
 from notary.snapshots.manifest import Manifest, sign
 from notary.snapshots.store import Folder
 from notary.snapshots.take import FoundSnapshot, find
+from tests.notary.cli.command import Command
 from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
@@ -33,7 +34,8 @@ class SnapshotFixture:
     """A notary's folder, and its snapshots in the folder `snapshots`."""
 
     def __init__(self, directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-        self.directory, self.config, self._capsys = directory, directory.config, capsys
+        self.directory, self.config = directory, directory.config
+        self._command = Command(capsys, "snapshot")
         self.store = directory.path / "snapshots"
         self.index = directory.path / "index" / "worker-1"
 
@@ -45,16 +47,18 @@ class SnapshotFixture:
 
     def snapshot(self, action: str, *flags: str, code: int = 0) -> dict[str, Any]:
         """Run `notary snapshot --json`, which should exit with that code. Returns what it printed; `stderr` is its complaints."""
-        given = ["snapshot", action, "--config", str(self.config), "--json", *flags]
+        given: list[object] = [action, "--config", self.config, "--json", *flags]
         if "--url" not in flags:
-            given += ["--url", str(self.store)]
+            given += ["--url", self.store]
         if action in ("create", "restore") and "--name" not in flags:
             given += ["--name", "worker-1"]
-        self._capsys.readouterr()
-        found = cli.main(given)
-        printed = self._capsys.readouterr()
-        assert found == code, printed.err
-        return {**(json.loads(printed.out.splitlines()[-1]) if printed.out else {}), "stderr": printed.err}
+        printed = self._command.run(*given, code=code)
+        return {**(json.loads(printed.splitlines()[-1]) if printed else {}), "stderr": self._command.err}
+
+    @property
+    def largest(self) -> Path:
+        """The largest file of the store."""
+        return max((self.store / "files").iterdir(), key=lambda file: file.stat().st_size)
 
     def age(self) -> None:
         """Make all files of the store older than the margin of `prune`, as files of a store in use are."""

@@ -20,7 +20,7 @@ from notary.snapshots.take import stage_of
 from ordering.durable import locked_directory
 from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank
-from tests.notary.process import NotaryProcess, is_running, serve
+from tests.notary.process import NotaryProcess, is_running, killed_at_the_end, serve
 from tests.notary.snapshots.fixture import SnapshotFixture, spent
 
 pytestmark = pytest.mark.seconds
@@ -76,11 +76,10 @@ def test_stopped_while_it_restores(fixture: SnapshotFixture) -> None:
     """A worker that is stopped while it restores ends with 0, with its child, and leaves no index: the next start restores."""
     fixture.snapshot("create")
     shutil.rmtree(fixture.index)
-    file = max((fixture.store / "files").iterdir(), key=lambda each: each.stat().st_size)
+    file = fixture.largest
     file.unlink()
     os.mkfifo(file)  # a read of it waits for ever
-    process = serve(fixture.config, settings={"SNAPSHOTS_URL": "snapshots"})
-    try:
+    with killed_at_the_end(serve(fixture.config, settings={"SNAPSHOTS_URL": "snapshots"})) as process:
         stage = fixture.index.with_name(".worker-1.restoring")
         while not stage.exists() or not list(stage.iterdir()):
             assert process.poll() is None
@@ -88,9 +87,6 @@ def test_stopped_while_it_restores(fixture: SnapshotFixture) -> None:
         (child,) = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
         process.send_signal(signal.SIGTERM)
         _, decided = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.communicate()
     assert process.returncode == 0, decided
     assert "cannot be reached" not in decided
     assert not is_running(child)

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from joiner import JoinerState
-from notary import cli, keys
+from notary import keys
 from notary.agreement import Agreement
 from notary.config import load
 from notary.index import rows, viewing
@@ -24,6 +24,7 @@ from notary.receipts.errors import NotVerified
 from notary.snapshots.manifest import MANIFEST_BYTES_MAX, Manifest
 from notary.snapshots.store import Folder
 from notary.snapshots.take import damaged_files, find, restore, stage_of
+from tests.notary.cli.command import Command
 from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank
 from tests.notary.process import ROOT, NotaryDirectory, NotaryProcess
@@ -81,10 +82,6 @@ def _manifest(fixture: SnapshotFixture) -> Path:
     return manifest
 
 
-def _largest(fixture: SnapshotFixture) -> Path:
-    return max((fixture.store / "files").iterdir(), key=lambda file: file.stat().st_size)
-
-
 def _change_first_byte(file: Path) -> None:
     content = file.read_bytes()
     file.write_bytes(bytes((content[0] ^ 1,)) + content[1:])
@@ -106,9 +103,9 @@ def _rename(fixture: SnapshotFixture) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[SnapshotFixture], Any], str]] = {
-    "a byte": (lambda fixture: _change_first_byte(_largest(fixture)), "with the hash"),
-    "cut": (lambda fixture: os.truncate(_largest(fixture), 100), "has 100 bytes"),
-    "a file": (lambda fixture: _largest(fixture).unlink(), "is missing"),
+    "a byte": (lambda fixture: _change_first_byte(fixture.largest), "with the hash"),
+    "cut": (lambda fixture: os.truncate(fixture.largest, 100), "has 100 bytes"),
+    "a file": (lambda fixture: fixture.largest.unlink(), "is missing"),
     "the root": (lambda fixture: _edit(fixture, root="00" * 32), "bad-signature"),
     "the log": (lambda fixture: _edit(fixture, log="another"), "bad-signature"),
     "another name": (_rename, "it was renamed"),
@@ -225,16 +222,12 @@ def test_no_snapshot_of_another_log_is_restored(fixture: SnapshotFixture) -> Non
     fixture.snapshot("restore", "--log", made["log"])
 
 
-def _doubted(state: JoinerState) -> bytes:
-    return encode((state.agreed, {"w9": 5}))
-
-
 @pytest.mark.parametrize(
     ("key", "row", "named"),
     [
         (rows.AGREEMENT_KEY, lambda _: encode(Agreement(quarantined="its root is wrong")), "its root is wrong"),
         (rows.AGREEMENT_KEY, lambda _: encode(Agreement(in_disagreement=True)), "its root differs"),
-        (rows.SUSPICIONS_KEY, _doubted, "w9 saw another history"),
+        (rows.SUSPICIONS_KEY, lambda state: encode((state.agreed, {"w9": 5})), "w9 saw another history"),
     ],
     ids=["quarantined", "disagreement", "suspected"],
 )
@@ -295,20 +288,14 @@ def test_it_prints_a_line_for_each_snapshot(
     fixture: SnapshotFixture, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For people it prints a line for each snapshot; without a store, an index or a snapshot it says what to do."""
-    config = ["--config", str(fixture.config)]
-    assert cli.main(["snapshot", "list", *config]) == 2
-    assert "set `[snapshots] url` (NOTARY_SNAPSHOTS_URL), or give --url" in capsys.readouterr().err
+    command = Command(capsys, "snapshot", config=fixture.config)
+    assert "set `[snapshots] url` (NOTARY_SNAPSHOTS_URL), or give --url" in command.refuses("list")
     monkeypatch.setenv("NOTARY_SNAPSHOTS_URL", "snapshots")
-    assert cli.main(["snapshot", "verify", *config]) == 1
-    assert "there is no such snapshot" in capsys.readouterr().err
-    assert cli.main(["snapshot", "create", *config, "--name", "nobody"]) == 2
-    assert "there is no index in" in capsys.readouterr().err
-    assert cli.main(["snapshot", "create", *config, "--name", "worker-1"]) == 0
-    assert "600 decisions" in capsys.readouterr().out
-    assert cli.main(["snapshot", "list", *config]) == 0
-    assert "made 20" in capsys.readouterr().out
-    assert cli.main(["snapshot", "verify", *config, "--url", "nothing://at/all"]) == 2
-    assert "nothing://at/all cannot be used for snapshots" in capsys.readouterr().err
+    assert "there is no such snapshot" in command.refuses("verify", code=1)
+    assert "there is no index in" in command.refuses("create", "--name", "nobody")
+    assert "600 decisions" in command.run("create", "--name", "worker-1")
+    assert "made 20" in command.run("list")
+    assert "nothing://at/all cannot be used for snapshots" in command.refuses("verify", "--url", "nothing://at/all")
 
 
 def _dying(at: int, fixture: SnapshotFixture, action: str, name: str) -> "subprocess.CompletedProcess[str]":

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from notary.snapshots.make import STAGE
-from notary.snapshots.store import FILES, MANIFESTS, Folder
+from notary.snapshots.store import MANIFESTS, Folder
 from ordering.durable import locked_directory
 from tests.notary.process import ROOT
 from tests.notary.snapshots.fixture import SnapshotFixture
@@ -93,19 +93,18 @@ def test_a_fresh_snapshot_needs_no_index(fixture: SnapshotFixture, tmp_path: Pat
     assert not fixture.snapshot("create", "--if-older-s", "600")["made"]
 
 
-def _damage(fixture: SnapshotFixture) -> Path:
-    """Change a byte in the middle of the largest file of the store."""
-    file = max((fixture.store / FILES).iterdir(), key=lambda each: each.stat().st_size)
+def test_a_damaged_file_is_copied_again(fixture: SnapshotFixture) -> None:
+    """`verify` only reports a file with other bytes, and names the flag that removes it; the next snapshot copies it again.
+
+    So older snapshots are sound too.
+    """
+    fixture.snapshot("create")
+    file = fixture.largest
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    return file
-
-
-def test_a_damaged_file_is_copied_again(fixture: SnapshotFixture) -> None:
-    """`verify --remove-damaged` removes a file with other bytes; the next snapshot copies it again, and older ones are sound too."""
-    fixture.snapshot("create")
-    file = _damage(fixture)
+    found = fixture.snapshot("verify", code=1)
+    assert (found["removed"], file.exists(), "--remove-damaged" in found["stderr"]) == ([], True, True)
     found = fixture.snapshot("verify", "--remove-damaged", code=1)
     assert (found["removed"], "with the hash" in found["problem"]) == ([f"files/{file.name}"], True)
     assert not file.exists()
@@ -134,15 +133,6 @@ def test_a_file_that_is_pruned_meanwhile_is_copied_again(fixture: SnapshotFixtur
     monkeypatch.setattr(Folder, "put", put_beside_a_prune)
     fixture.snapshot("create")
     assert fixture.snapshot("verify", "--all")["problem"] is None
-
-
-def test_verify_alone_removes_nothing(fixture: SnapshotFixture) -> None:
-    """Without the flag `verify` only reports a damaged file, and names the remedy."""
-    fixture.snapshot("create")
-    file = _damage(fixture)
-    found = fixture.snapshot("verify", code=1)
-    assert (found["removed"], file.exists()) == ([], True)
-    assert "--remove-damaged" in found["stderr"]
 
 
 @pytest.mark.parametrize("name", [b"\xff.note", b"\x1b[2J\x1b]0;owned\x07.note"], ids=["not UTF-8", "escapes"])

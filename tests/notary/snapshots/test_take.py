@@ -90,15 +90,32 @@ def test_older_decisions_displace_no_new_ones(fixture: SnapshotFixture) -> None:
     assert fixture.names(MANIFESTS) == {made, names[1]}
 
 
-def test_an_unreadable_manifest_blocks_no_restore(fixture: SnapshotFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A manifest that cannot be read is reported, and the next snapshot is restored."""
+@pytest.mark.parametrize("is_remote", [False, True], ids=["a folder", "a remote store"])
+def test_an_unreadable_manifest_blocks_no_restore(fixture: SnapshotFixture, is_remote: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manifest that cannot be read is reported, and the next snapshot is restored. Nor does it block `create`.
+
+    s3fs raises `PermissionError` for an object that its own rights or its storage class close (AccessDenied, InvalidObjectState).
+    """
     made = fixture.snapshot("create")["snapshot"]
     (fixture.store / MANIFESTS / "9.note").write_bytes(b"closed")
+    problem = PermissionError(errno.EACCES, "The operation is not valid for the object's storage class")
+    opened = LocalFileSystem._open
+
+    def closed(self: LocalFileSystem, path: str, *args: Any, **flags: Any) -> Any:
+        if path.endswith("9.note"):
+            raise problem
+        return opened(self, path, *args, **flags)
+
     shutil.rmtree(fixture.index)
-    unreadable(monkeypatch, "9.note", PermissionError(errno.EACCES, "Permission denied"))
+    if is_remote:
+        monkeypatch.setattr(LocalFileSystem, "_open", closed)
+        monkeypatch.setattr("notary.cli.snapshot.store_of", lambda url, _: Remote(url, LocalFileSystem(), str(fixture.store)))
+    else:
+        unreadable(monkeypatch, "9.note", problem)
     restored = fixture.snapshot("restore")
     assert restored["snapshot"] == made
-    assert "9.note cannot be read: Permission denied" in restored["stderr"]
+    assert "9.note cannot be read: The operation is not valid" in restored["stderr"]
+    assert not fixture.snapshot("create", "--if-older-s", "600")["made"]
 
 
 def test_a_reason_names_its_snapshot(fixture: SnapshotFixture) -> None:
@@ -109,30 +126,31 @@ def test_a_reason_names_its_snapshot(fixture: SnapshotFixture) -> None:
     assert f"{made}: malformed-snapshot" in fixture.snapshot("restore", code=1)["stderr"]
 
 
-def test_a_linked_folder_is_restored(fixture: SnapshotFixture, tmp_path: Path) -> None:
-    """If the index's folder is a link to an empty folder, the index is restored there."""
+@pytest.fixture
+def linked(fixture: SnapshotFixture, tmp_path: Path) -> SnapshotFixture:
+    """A notary with a snapshot; its index was moved to `before`, and a link to an empty folder is there."""
     fixture.snapshot("create")
-    before = fixture.rows(fixture.index)
-    shutil.rmtree(fixture.index)
-    (tmp_path / "disk" / "index").mkdir(parents=True)
-    fixture.index.symlink_to(tmp_path / "disk" / "index")
-    fixture.snapshot("restore")
-    assert fixture.index.is_symlink()
-    assert fixture.rows(fixture.index) == before
-
-
-def test_a_failed_restore_leaves_a_linked_folder(fixture: SnapshotFixture, tmp_path: Path) -> None:
-    """If no snapshot is sound, the link still leads to an empty folder: the worker makes its index there, and replays the log."""
-    fixture.snapshot("create")
-    for file in (fixture.store / FILES).iterdir():
-        file.write_bytes(b"x")
-    shutil.rmtree(fixture.index)
+    fixture.index.rename(tmp_path / "before")
     (tmp_path / "disk" / "index").mkdir(parents=True)
     (tmp_path / "disk" / "index").chmod(0o750)
     fixture.index.symlink_to(tmp_path / "disk" / "index")
-    fixture.snapshot("restore", code=1)
-    assert list(fixture.index.iterdir()) == []
-    assert fixture.index.stat().st_mode & 0o777 == 0o750
+    return fixture
+
+
+def test_a_linked_folder_is_restored(linked: SnapshotFixture, tmp_path: Path) -> None:
+    """If the index's folder is a link to an empty folder, the index is restored there."""
+    linked.snapshot("restore")
+    assert linked.index.is_symlink()
+    assert linked.rows(linked.index) == linked.rows(tmp_path / "before")
+
+
+def test_a_failed_restore_leaves_a_linked_folder(linked: SnapshotFixture, tmp_path: Path) -> None:
+    """If no snapshot is sound, the link still leads to an empty folder: the worker makes its index there, and replays the log."""
+    for file in (linked.store / FILES).iterdir():
+        file.write_bytes(b"x")
+    linked.snapshot("restore", code=1)
+    assert list(linked.index.iterdir()) == []
+    assert linked.index.stat().st_mode & 0o777 == 0o750
     assert [left.name for left in (tmp_path / "disk").iterdir()] == ["index"]
 
 
@@ -150,52 +168,25 @@ def test_a_mounted_folder_is_refused_first(fixture: SnapshotFixture, monkeypatch
     assert "cannot be replaced by a restored index: Device or resource busy" in fixture.snapshot("restore", code=2)["stderr"]
 
 
-def test_a_closed_manifest_of_a_remote_store_blocks_no_restore(fixture: SnapshotFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object that its own rights or its storage class close (S3: AccessDenied, InvalidObjectState) blocks neither restore nor create.
-
-    s3fs raises both as `PermissionError`.
-    """
-    made = fixture.snapshot("create")["snapshot"]
-    (fixture.store / MANIFESTS / "9.note").write_bytes(b"closed")
-    opened = LocalFileSystem._open
-
-    def closed(self: LocalFileSystem, path: str, *args: Any, **flags: Any) -> Any:
-        if path.endswith("9.note"):
-            raise PermissionError(errno.EACCES, "The operation is not valid for the object's storage class", path)
-        return opened(self, path, *args, **flags)
-
-    shutil.rmtree(fixture.index)
-    monkeypatch.setattr(LocalFileSystem, "_open", closed)
-    monkeypatch.setattr("notary.cli.snapshot.store_of", lambda url, _: Remote(url, LocalFileSystem(), str(fixture.store)))
-    restored = fixture.snapshot("restore")
-    assert restored["snapshot"] == made
-    assert "9.note cannot be read: The operation is not valid" in restored["stderr"]
-    assert not fixture.snapshot("create", "--if-older-s", "600")["made"]
-
-
 def test_an_unreadable_file_costs_one_snapshot(fixture: SnapshotFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a file of the newest snapshot cannot be read, a bad sector or a closed object, an older snapshot is restored."""
+    """A file of the newest snapshot cannot be read, a bad sector or a closed object: an older snapshot is restored.
+
+    `verify` names the file in its result, like a missing one, and verifies the others too.
+    """
     made = fixture.snapshot("create")["snapshot"]
     bad = SnapshotFile("999999.sst", 3, "ba" * 32)
     newest = fixture.signed(msgspec.structs.replace(_only(fixture), decisions=9_000, files=(*_only(fixture).files, bad)))
     shutil.rmtree(fixture.index)
     unreadable(monkeypatch, bad.sha256, OSError(errno.EIO, "Input/output error"))
+    problem = fixture.snapshot("verify", code=1)["problem"]
+    assert "its file 999999.sst, files/bababa" in problem
+    assert problem.endswith(", cannot be read: Input/output error")
+    last = fixture.snapshot("verify", "--all", code=1)
+    assert (last["snapshot"], last["problem"]) == (made, None)
     restored = fixture.snapshot("restore")
     assert restored["snapshot"] == made
     assert newest in restored["stderr"]
     assert "Input/output error" in restored["stderr"]
-
-
-def test_verify_reports_an_unreadable_file(fixture: SnapshotFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that cannot be read is a problem of its snapshot, named in the result like a missing one, and others are verified too."""
-    first = fixture.snapshot("create")["snapshot"]
-    bad = SnapshotFile("999999.sst", 3, "ba" * 32)
-    fixture.signed(msgspec.structs.replace(_only(fixture), decisions=9_000, files=(*_only(fixture).files, bad)))
-    unreadable(monkeypatch, bad.sha256, OSError(errno.EIO, "Input/output error"))
-    assert "its file 999999.sst, files/bababa" in (problem := fixture.snapshot("verify", code=1)["problem"])
-    assert problem.endswith(", cannot be read: Input/output error")
-    last = fixture.snapshot("verify", "--all", code=1)
-    assert (last["snapshot"], last["problem"]) == (first, None)
 
 
 def test_a_full_disk_is_no_fault_of_the_snapshot(fixture: SnapshotFixture, monkeypatch: pytest.MonkeyPatch) -> None:

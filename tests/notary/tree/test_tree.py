@@ -1,6 +1,6 @@
-"""The tree compared with a naive computation of RFC 6962's definitions."""
+"""The tree compared with the checkers' independent computation of it."""
 
-import itertools
+from functools import cache
 from hashlib import sha256
 
 import pytest
@@ -21,19 +21,12 @@ from notary.tree import (
     tile_widths,
     view_at,
 )
+from tests.checkers import tree as independent
 from tests.examples import some
 
 LEAVES = [leaf_hash(b"%d" % n) for n in range(70_000)]
-
-
-def naive_root(hashes: list[bytes]) -> bytes:
-    """MTH of RFC 6962, section 2.1, over leaf hashes, level by level: a node without a sibling moves up unchanged."""
-    if not hashes:
-        return sha256(b"").digest()
-    while len(hashes) > 1:
-        pairs = itertools.zip_longest(hashes[::2], hashes[1::2])
-        hashes = [left if right is None else sha256(b"\x01" + left + right).digest() for left, right in pairs]
-    return hashes[0]
+INDEPENDENT = independent.Tree([b"%d" % n for n in range(70_000)])
+"""The tree of the same leaves, as the checkers compute it by the definitions of RFC 6962."""
 
 
 class Tiles(dict[tuple[int, int], bytes]):
@@ -60,9 +53,9 @@ def grown(size: int) -> tuple[Tree, Tiles]:
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 255, 256, 257, 511, 512, 513, 65_535, 65_536, 65_537, 66_000])
 def test_root_and_tiles_at_the_edges(size: int) -> None:
-    """Around full tiles of every level the root matches the naive one, and the tiles are exactly those that tlog-tiles names."""
+    """Around full tiles of every level the root is the independent one, and the tiles are exactly those that tlog-tiles names."""
     tree, tiles = grown(size)
-    assert TreeView(size, tree.edge, tiles.inside).root == naive_root(LEAVES[:size]) == view_at(size, tiles.read).root
+    assert TreeView(size, tree.edge, tiles.inside).root == INDEPENDENT.root(size) == view_at(size, tiles.read).root
     assert {place: len(tile) // HASH_BYTES for place, tile in tiles.items()} == {
         (level, index): width for level, index, width in tile_widths(size)
     }
@@ -76,7 +69,7 @@ def test_growth_in_any_steps(steps: list[int]) -> None:
     for step in steps:
         tiles.grow(tree, LEAVES[tree.size : tree.size + step])
         tree = Tree(tree.size, read_edge(tree.size, tiles.read))
-        assert TreeView(tree.size, tree.edge, tiles.inside).root == naive_root(LEAVES[: tree.size])
+        assert TreeView(tree.size, tree.edge, tiles.inside).root == INDEPENDENT.root(tree.size)
     assert tiles == grown(tree.size)[1]
 
 
@@ -89,7 +82,7 @@ def wrong_proofs(proof: list[bytes]) -> list[tuple[str, list[bytes]]]:
 def test_every_proof_of_small_trees() -> None:
     """Each leaf and each older size of trees up to 40 leaves is proven, and the proof proves no other."""
     _, tiles = grown(40)
-    roots = [naive_root(LEAVES[:size]) for size in range(41)]
+    roots = [INDEPENDENT.root(size) for size in range(41)]
     for size in range(1, 41):
         view = view_at(size, tiles.read)
         for index in range(size):
@@ -124,14 +117,20 @@ def test_a_view_stays_as_it_is_while_its_tree_grows(size: int) -> None:
     view = TreeView(size, tree.edge, tiles.inside)
     tree.append(LEAVES[size : size + 3])
     for index in {0, size - 1}:
-        check_inclusion(index, size, LEAVES[index], view.inclusion(index), naive_root(LEAVES[:size]))
+        check_inclusion(index, size, LEAVES[index], view.inclusion(index), INDEPENDENT.root(size))
+
+
+@cache
+def large() -> Tiles:
+    """Returns the tiles of 66,000 leaves."""
+    return grown(66_000)[1]
 
 
 @given(st.integers(1, 66_000), st.data())
 @settings(max_examples=some(60), deadline=None)
 def test_proofs_of_large_trees(size: int, data: st.DataObject) -> None:
     """Proofs at any older size can be made from the tiles of a larger tree, with at most one hash a level."""
-    tiles, index = _large(), data.draw(st.integers(0, size - 1))
+    tiles, index = large(), data.draw(st.integers(0, size - 1))
     old = data.draw(st.integers(0, size))
     view = view_at(size, tiles.read)
     proof = view.inclusion(index)
@@ -184,12 +183,3 @@ def test_a_tree_of_a_million_leaves() -> None:
             check_inclusion(index, size, leaves[index], view.inclusion(index), view.root)
         for old in {1, 2, 3, 256, 257, 65_536, 65_537, 2**19, 2**19 + 1, size - 1, size, *range(1, size, 40_009)}:
             check_consistency(old, size, mth(0, old), view.root, view.consistency(old))
-
-
-_grown_large: list[Tiles] = []
-
-
-def _large() -> Tiles:
-    if not _grown_large:
-        _grown_large.append(grown(66_000)[1])
-    return _grown_large[0]
