@@ -41,14 +41,12 @@ def payload_of(*labels: str) -> bytes:
 class SignedLog:
     """A log that starts with its genesis record. `name` makes the keys and the ids of several logs different."""
 
-    def __init__(self, partitions: int = 2, name: str = "", notary: str = NOTARY) -> None:
+    def __init__(self, partitions: int = 2, name: str = "") -> None:
         self.by_partition: dict[int, list[Record]] = {partition: [] for partition in range(ORDERING, partitions)}
         self.owner, self.key = private_key(name + "owner"), private_key(name + "notary")
         self.log_id = NO_LOG_ID
-        self.notary = notary
-        texts = _text(notary) + _text(ORIGIN)
         salt = sha256(name.encode()).digest()[:16]
-        body = salt + pack(">I", partitions) + public(self.key) + public(self.owner) + texts
+        body = salt + pack(">I", partitions) + public(self.key) + public(self.owner) + _text(NOTARY) + _text(ORIGIN)
         genesis = self.write(6, body, by=self.owner)
         assert genesis.value is not None
         self.log_id = sha256(genesis.value).digest()
@@ -111,7 +109,7 @@ class SignedLog:
         """Append an entry for the payload of these labels, or for `value`."""
         value = payload_of(*labels) if value is None else value
         if ids is None:
-            ids = [id_ for id_, _ in requests_of(value, self.notary) or ()]
+            ids = [id_ for id_, _ in requests_of(value, NOTARY) or ()]
         if sent_at is None:
             sent_at = T0 + sum(map(len, self.by_partition.values())) if at is None else at
         body = pack(">QQ", incarnation, sequence) + self._view(view) + pack(">qI", sent_at, partition) + sha256(value).digest()
@@ -166,10 +164,9 @@ class SignedLog:
         self.key = new
         return record
 
-    def key_body(self, new: Ed25519PrivateKey, *, follows: bytes | None = None, by: Ed25519PrivateKey | None = None) -> bytes:
+    def key_body(self, new: Ed25519PrivateKey) -> bytes:
         """Returns the body of a key record."""
-        message = b"notary/log-key/v1\n" + self.log_id + (follows or public(self.key))
-        return public(new) + (by or new).sign(message)
+        return public(new) + new.sign(b"notary/log-key/v1\n" + self.log_id + public(self.key))
 
     def partitions(self, count: int) -> Record:
         return self.write(8, pack(">I", count))

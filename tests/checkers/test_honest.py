@@ -1,55 +1,13 @@
 """Tests that an honest notary has no violations: a joiner and an index compute the same from a log as the replay."""
 
-import json
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
-
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from tests.checkers import indexes, receipts
 from tests.checkers.history import Submission
-from tests.checkers.honest import PARTITIONS, Honest, busy
+from tests.checkers.honest import Honest, busy
 from tests.checkers.replay import Seen, replay
 from tests.checkers.violation import describe
 from tests.clients.party import digest, state
-from tests.examples import some
-
-FEW = settings(deadline=None, max_examples=some(40), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-
-few_states = st.lists(st.integers(0, 4).map(lambda n: state("few", n)), max_size=3, unique=True)
-windows = st.sampled_from([None, None, None, {"from": None, "until": 1_000_010}, {"from": 1_000_010, "until": None}])
-
-
-@st.composite
-def asked(draw: st.DrawFn) -> dict[str, Any]:
-    """A request over few states, so that conflicts, references to consumed states and repeated ids are frequent."""
-    inputs, references, window = draw(few_states), draw(few_states), draw(windows)
-    request: dict[str, Any] = {"inputs": inputs, "references": references, "content_hash": digest("one")}
-    if window or not inputs + references:
-        request["time_window"] = window or {"from": 0, "until": None}
-    return request
-
-
-@FEW
-@given(st.lists(st.tuples(st.lists(asked(), min_size=1, max_size=4), st.booleans(), st.integers(0, PARTITIONS - 1)), max_size=12))
-def test_honest_notary_has_no_violations(plan: list[Any]) -> None:
-    """For any requests, a joiner and an index give the same as the replay, and their receipts and answers verify."""
-    with TemporaryDirectory() as directory:
-        notary = Honest(Path(directory) / "index")
-        notary.log.register("w1")
-        for requests, answered, partition in plan:
-            once = list({json.dumps(request): request for request in requests}.values())
-            submission = notary.party.submission(*once)
-            if len(set(submission.ids)) < len(submission.ids):
-                continue  # the same states in another order have the same id, so they cannot be in one submission
-            submission = notary.send(*once, partition=partition)
-            if answered:
-                notary.answer(submission)
-        notary.read()
-        _compare(notary)
-        notary.index.close()
 
 
 def _compare(notary: Honest) -> None:

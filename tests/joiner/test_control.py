@@ -209,13 +209,6 @@ def test_what_is_no_fill_empties_nothing(what: str, order: str) -> None:
     assert reading.joiner.buffered_records == 0
 
 
-def test_a_good_fill_empties() -> None:
-    """A valid fill is the content, and the payload behind it is ignored."""
-    history, reading = _begun()
-    reading.step(history.fill(1, 1, "a"), history.payload(1, 1, "a"), history.entry(1, 1, "a"))
-    assert named(reading.batches) == [(1, 1, "filled")]
-
-
 def test_the_key_at_its_entrys_place_verifies_a_fill() -> None:
     """A fill signed with the key in force at the entry counts, even if it was appended after a rotation; one with the new key does not."""
     history, reading = _begun()
@@ -403,15 +396,6 @@ def test_activate_does_not_ask_who_has_left() -> None:
     reading.step(history.entry(1, 1, "a", at=late, sent_at=late), history.payload(1, 1, "a"))
     assert _kinds(reading.step(history.activate(2))) == []
     assert _log(reading)[2] == (1, 2)
-
-
-def test_activate_of_what_is_active() -> None:
-    """The activation of an active version changes nothing."""
-    history, reading = _begun()
-    ready = reading.step(history.activate(1), history.entry(1, 1, "a"), history.payload(1, 1, "a"))
-    assert ready.stop is None
-    assert _kinds(ready) == ["skipped"]
-    assert named(ready.batches) == [(1, 1, "1")]
 
 
 def test_a_command_reads_the_ordering_topic_alone() -> None:

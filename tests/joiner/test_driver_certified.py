@@ -759,17 +759,6 @@ async def test_a_lost_content_that_the_owner_gives_up(start: Start, log: FaultyL
     assert [again.index.decision(id_of(label)) for label in ("lost", "lost too", "lost as well")] == [None] * 3
 
 
-async def test_a_hole_that_nobody_has_passed_is_filled(start: Start, log: FaultyLog) -> None:
-    """Records behind a hole whose writers had not passed it do not prevent a fill."""
-    log.register("w2")
-    log.entry(1, 1, "lost", partition=1)
-    log.register("w3")
-    log.entry(2, 1, "lost too", partition=2)
-    worker = start()
-    assert len(await worker.decided("a")) == 1
-    assert worker.index.decision(id_of("lost")) is None
-
-
 # ---- forgeries ----
 
 

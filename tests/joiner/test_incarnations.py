@@ -9,35 +9,6 @@ def _incarnations() -> Incarnations:
     return incarnations
 
 
-def test_an_incarnation_is_an_ordinal() -> None:
-    """An incarnation is the ordinal of its register record among those that took effect."""
-    incarnations = _incarnations()
-    incarnations.register(b"n1".ljust(16), "w2", 11)
-    second, _ = incarnations.register(b"n2".ljust(16), "w2", 12) or (None, None)
-    assert second is not None
-    assert second.incarnation == 2
-    assert [(state.incarnation, state.name) for state in incarnations.changed.values()] == [(1, "w1"), (2, "w2")]
-
-
-def test_duplicate_name_of_a_fenced_incarnation() -> None:
-    """An incarnation that a peer has fenced already is not fenced again when its name registers."""
-    incarnations = _incarnations()
-    assert incarnations.fence(1, 0) is not None
-    _, fenced = incarnations.register(b"n2".ljust(16), "w1", 12) or (None, None)
-    assert fenced is None
-
-
-def test_a_fence_of_an_older_sequence_has_no_effect() -> None:
-    """A fence takes effect only while the last sequence that it names is still the last one counted."""
-    incarnations = _incarnations()
-    incarnations.count(1, 3, 11)
-    assert incarnations.fence(1, 2) is None
-    assert incarnations.fence(1, 4) is None
-    assert incarnations.fence(9, 0) is None
-    assert incarnations.fence(1, 3) is not None
-    assert incarnations.fence(1, 3) is None
-
-
 def test_a_table_made_from_its_rows_goes_on() -> None:
     """A table made from persisted incarnations continues like the first: nonces, names, ordinals and sequences are kept."""
     incarnations = _incarnations()
@@ -60,18 +31,6 @@ def test_changed_collects_what_to_persist() -> None:
     incarnations.count(1, 1, 11)
     incarnations.count(1, 2, 12)
     assert [(state.sequence_last, state.active_at_ms) for state in incarnations.changed.values()] == [(2, 12)]
-
-
-def test_a_retired_name_may_register_again() -> None:
-    """After a retire record the worker name has no incarnation and no vote; a new registration gives it both."""
-    incarnations = _incarnations()
-    incarnations.retire(1)
-    assert incarnations.names_since(0) == frozenset()
-    new, fenced = incarnations.register(b"n2".ljust(16), "w1", 12) or (None, None)
-    assert new is not None
-    assert fenced is None
-    assert incarnations.named("w1") == new
-    assert incarnations.names_since(0) == {"w1"}
 
 
 def test_format_version_is_kept() -> None:

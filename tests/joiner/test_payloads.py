@@ -302,16 +302,16 @@ def test_a_content_dropped_after_later_records_is_read_again() -> None:
     assert named(reading.batches) == [(1, 1, "1"), (2, FAR, "1")]
 
 
-def _readings_until_the_end(history: History, reading: Reading, readings_max: int = 10) -> int:
-    """Read the log, and again when the joiner wants it, with steps of the driver's size. Returns the number of readings, limited."""
+def _readings_until_the_end(history: History, reading: Reading) -> int:
+    """Read the log, and again when the joiner wants it, with steps of the driver's size. Returns the number of readings, 10 at most."""
     before = None
-    for number in range(1, readings_max):
+    for number in range(1, 10):
         continued = Continued(reading.joiner, before)
         before = continued.recheck
         unread = [record for partition in history.by_partition for record in continued.unread(history, partition)]
         if not _wants_another_reading(reading, continued.take(unread, history.by_partition)):
             return number
-    return readings_max
+    return 10
 
 
 def _wants_another_reading(reading: Reading, records: list[Record]) -> bool:

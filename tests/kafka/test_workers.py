@@ -196,35 +196,6 @@ async def test_stolen_key_used_for_a_living_worker(notary: Notary) -> None:
     await notary.check(worker, forged=True)
 
 
-async def test_log_time_is_held_back(notary: Notary) -> None:
-    """An entry whose sender claims a time far in the past or future moves log time no further than the brokers' clock."""
-    workers = await notary.start_all("a", "b")
-    urls = [worker.url for worker in workers]
-    async with producer(notary) as made:
-        hand = await Hand.of(notary, made, stolen_key=True)
-        await hand.register("elsewhere")
-        for sequence, sent_at_ms in enumerate((-(2**63), 2**62), 1):
-            entry = hand.entry(3, sequence, b"nowhere", (os.urandom(32),), 0, sent_at_ms)
-            await hand.fill(entry)
-            await hand.record(entry)
-    (before,) = await notary.client.decide(urls, notary.party.submission(spend(state("one"))))
-    (after,) = await notary.client.decide(urls[::-1], notary.party.submission(spend(state("two"))))
-    assert before["log_time"] <= after["log_time"] < before["log_time"] + 3_600_000
-    await notary.check(*workers)
-
-
-async def test_a_checkpoint_of_nobody_changes_nothing(notary: Notary) -> None:
-    """A signed checkpoint record of an incarnation that never registered changes nothing."""
-    workers = await notary.start_all("a", "b")
-    urls = [worker.url for worker in workers]
-    await notary.client.decide(urls, notary.party.submission(spend(state("before"))))
-    async with producer(notary) as made:
-        hand = await Hand.of(notary, made, stolen_key=True)
-        await hand.record(Checkpoint(99, hand.view, 2**60, os.urandom(32)))
-    await notary.client.decide(urls, notary.party.submission(spend(state("after"))))
-    await notary.check(*workers)
-
-
 async def test_no_worker_starts_on_a_log_without_its_start(notary: Notary) -> None:
     """If the log has lost its start, no worker starts on the rest; a running worker continues."""
     (worker,) = await notary.start_all("a")

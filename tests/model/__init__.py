@@ -2,5 +2,5 @@
 
 Read it like this: `log.py` has the records and the topics, `reader.py` what a worker makes of them, `plan.py` the choice of what is put
 back, `owner.py` the commands of the operator, `random_history.py` the random histories with their disasters, `checks.py` the properties.
-`replay.py` decides a log a second time, with nothing of `reader.py`. `faults.py` lists rules that can be broken, one at a time.
+`real.py` gives its logs to the real reader and to an independent replay. `faults.py` lists rules that can be broken, one at a time.
 """

@@ -49,7 +49,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--first", type=int, default=1)
-    parser.add_argument("--go-on", action="store_true", help="go on after a seed that fails")
     parser.add_argument("--real", action="store_true", help="give the histories to the real joiner and index")
     parser.add_argument("--json", action="store_true", help="a JSON object with the seeds that were tried and those that failed")
     parser.add_argument("--faults", action="store_true", help="the first seed that notices each broken rule")
@@ -63,28 +62,21 @@ def main() -> int:
         return 1 if missed else 0
     if arguments.real:
         return _real(range(arguments.first, arguments.first + arguments.seeds), as_json=arguments.json)
-    began, failed = time.monotonic(), 0
+    began = time.monotonic()
     occurred: Counter[str] = Counter()
     for number, seed in enumerate(range(arguments.first, arguments.first + arguments.seeds), 1):
         why, tally = one(seed)
         occurred.update(tally)
         if why:
-            failed += 1
-            print(f"\rseed {seed}: {why}\n  python -m tests.model --seeds 1 --first {seed}", flush=True)
-            if not arguments.go_on:
-                return 1
+            print(f"\rseed {seed}: {why}\n  python -m tests.model --seeds 1 --first {seed}")
+            return 1
         if number % 50 == 0:
-            print(
-                f"\r{number} of {arguments.seeds} histories, {failed} failed, {time.monotonic() - began:.0f} s",
-                end="",
-                file=sys.stderr,
-                flush=True,
-            )
+            print(f"\r{number} of {arguments.seeds} histories, {time.monotonic() - began:.0f} s", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     for kind, count in sorted(occurred.items()):
         print(f"{count:9,} {kind}")
-    print(f"{arguments.seeds:,} histories, {failed} failed, {time.monotonic() - began:.1f} s")
-    return 1 if failed else 0
+    print(f"{arguments.seeds:,} histories without a failure, {time.monotonic() - began:.1f} s")
+    return 0
 
 
 if __name__ == "__main__":

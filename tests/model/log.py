@@ -81,7 +81,7 @@ class Missing(Exception):
 
 
 class Log:
-    """Both topics. Trimmed records stay in `pay` for the independent replay, which reads the archive; readers get them no more."""
+    """Both topics. Trimmed records stay in `pay`, as in an archive; readers get them no more."""
 
     def __init__(self) -> None:
         self.order: list[tuple[int, Record]] = [(0, Record("genesis", (), OWNER))]

@@ -134,15 +134,3 @@ class _Slow(MemoryLog):
     async def open_writer(self):  # type: ignore[no-untyped-def]
         await asyncio.sleep(0)
         return await super().open_writer()
-
-
-async def test_a_crash_after_the_append_leaves_a_complete_log(tmp_path: Path) -> None:
-    """An acknowledged genesis record is there after a crash, when the log is opened again."""
-    EmbeddedLog.create(tmp_path / "log", 2)
-    log = EmbeddedLog.open(tmp_path / "log")
-    made = genesis()
-    log_id = await append_genesis(log, made, OWNER)
-    await log.close()
-    log = EmbeddedLog.open(tmp_path / "log")
-    assert await read_genesis(log) == (made, log_id)
-    await log.close()

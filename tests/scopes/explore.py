@@ -38,8 +38,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from joiner import Joiner, JoinerSnapshot
-from tests.scopes.reading import JoinerMaker
+from joiner import JoinerSnapshot
 from tests.scopes.rules import Broken, Key, Rules
 from tests.scopes.scope import Scope
 from tests.scopes.state import Left, rendered
@@ -65,10 +64,10 @@ class Explored(msgspec.Struct, frozen=True):
 class Search:
     """The search of one scope. `merge`, `lazy` and `late` turn reductions off, for the test that shows them to be harmless."""
 
-    def __init__(self, scope: Scope, make: JoinerMaker = Joiner, *, merge: bool = True, lazy: bool = True, late: bool = True) -> None:
+    def __init__(self, scope: Scope, *, merge: bool = True, lazy: bool = True, late: bool = True) -> None:
         self._scope = scope
         self._merge = merge
-        self.rules = Rules(scope, make, merge=merge, lazy=lazy, late=late)
+        self.rules = Rules(scope, merge=merge, lazy=lazy, late=late)
         self._visited: dict[bytes, list[tuple[Left, int]]] = {}
         # By visited state, in the order of the visits: its predecessor, and the index of the move that led to it.
         self._before, self._by = array("q", [0]), array("H", [0])

@@ -4,19 +4,16 @@
 the joiner only for steps that no reader in any state has taken yet. Offsets here are relative to the next offset of each topic-partition.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from joiner import Joiner, JoinerLimits, JoinerSnapshot, JoinerState, Mark, Ready
+from joiner import Joiner, JoinerSnapshot, JoinerState, Mark, Ready
 from ordering.log import ORDERING
 from tests.joiner.history import KEY
 from tests.scopes.expected import Batch, SeenIncarnation
 from tests.scopes.frozen import NOW_MS, OFFSET, effect_at, frozen
 from tests.scopes.scope import TOPIC_PARTITIONS, Scope, genesis, ids_of
-
-JoinerMaker = Callable[[JoinerState, JoinerLimits, str], Joiner]
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -65,14 +62,13 @@ NOTHING_BACK = (0,) * len(TOPIC_PARTITIONS)
 class Readings:
     """All readings so far, by number; `start` is the one of an empty index."""
 
-    def __init__(self, scope: Scope, make: JoinerMaker = Joiner) -> None:
-        self._scope, self._make = scope, make
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
         self._numbers: dict[Reading, int] = {}
         self._readings: list[Reading] = []
         self.seen: list[Seen] = []
         self._steps: dict[tuple[Any, ...], Step] = {}
         self._starts: dict[tuple[Kept, bool], int] = {}
-        self._own_name = "reader"
         begun = Joiner()
         begun.step([genesis()], 0)
         assert begun.log_state is not None
@@ -176,7 +172,7 @@ class Readings:
         marks = {partition: Mark(OFFSET + at, b"") for partition, at in zip(TOPIC_PARTITIONS, kept.marks, strict=True)}
         last = effect_at(OFFSET + kept.marks[0], self._log_state)
         state = JoinerState(dict.fromkeys(TOPIC_PARTITIONS, OFFSET), kept.log_time_ms, kept.incarnations, self._log_state, (last,), marks)
-        return self._make(state, self._scope.limits, self._own_name)
+        return Joiner(state, self._scope.limits, "reader")
 
     def _number(self, reading: Reading, joiner: Joiner) -> int:
         number = self._numbers.setdefault(reading, len(self._readings))

@@ -4,9 +4,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from joiner import Joiner
 from tests.scopes.expected import Batch, Expectations
-from tests.scopes.reading import NOTHING_BACK, JoinerMaker, Readings, Step
+from tests.scopes.reading import NOTHING_BACK, Readings, Step
 from tests.scopes.scope import TOPIC_PARTITIONS, Scope
 from tests.scopes.state import Left, ModelState, Move, Moves, Reader, next_of
 
@@ -25,10 +24,10 @@ class Broken(Exception):
 class Rules:
     """The states of a scope (`ModelState`): the first one, the moves of each, and their results. Raises `Broken`."""
 
-    def __init__(self, scope: Scope, make: JoinerMaker = Joiner, *, merge: bool = True, lazy: bool = True, late: bool = True) -> None:
+    def __init__(self, scope: Scope, *, merge: bool = True, lazy: bool = True, late: bool = True) -> None:
         self.scope, self._merge = scope, merge
         self.expectations = Expectations(scope)
-        self.readings = Readings(scope, make)
+        self.readings = Readings(scope)
         self._moves = Moves(scope, self.readings, lazy=lazy, late=late)
         self._encoder = msgspec.msgpack.Encoder()
 

@@ -36,15 +36,6 @@ def test_all_conditions_hold_in_every_interleaving(name: str, record_property: C
     assert rows == [(f"{found.states:,}", f"{found.transitions:,}", f"{found.ends:,}")]
 
 
-def test_combined_is_what_was_asked_for() -> None:
-    """The combined scope has two workers with three batches each, and a crash, a lost send, a repeat and a fill race."""
-    scope = SCOPES["combined"]
-    assert [len(incarnation.partitions) for incarnation in scope.incarnations] == [3, 3]
-    assert len({incarnation.name for incarnation in scope.incarnations}) == 2
-    assert min(scope.crashes, scope.lost, scope.repeats, scope.fills) == 1
-    assert not scope.large
-
-
 def test_combined_pairs_have_the_same_faults() -> None:
     """The scope `combined-pairs` is the combined scope with one batch fewer per worker."""
     pairs, combined = (SCOPES[name] for name in ("combined-pairs", "combined"))
@@ -53,24 +44,7 @@ def test_combined_pairs_have_the_same_faults() -> None:
 
 
 @pytest.mark.seconds
-def test_a_search_is_repeatable() -> None:
-    """Two searches of one scope have the same counts: the states do not depend on the order of a set or on a seed."""
-    first, second = [Search(SCOPES["two-readers"]).run() for _ in range(2)]
-    assert (first.states, first.transitions, first.ends) == (second.states, second.transitions, second.ends)
-
-
-@pytest.mark.seconds
 def test_command_reports_its_work(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command prints states, transitions and terminal states, and exits 0 if everything holds, 3 if --states-max stopped it early."""
+    """The command prints states, transitions and terminal states, and exits 0 if everything holds."""
     assert main(["--scope", "two-readers"]) == 0
     assert "two-readers" in capsys.readouterr().out
-    assert main(["--scope", "two-readers", "--states-max", "50"]) == 3
-    assert "incomplete" in capsys.readouterr().out
-
-
-def test_command_refuses_what_it_does_not_know() -> None:
-    """An unknown scope, or an invalid limit, exits 2."""
-    for wrong in (["--scope", "nobody"], ["--states-max", "0"], ["--states-max", "many"]):
-        with pytest.raises(SystemExit) as stopped:
-            main(wrong)
-        assert stopped.value.code == 2

@@ -18,11 +18,11 @@ from spark_join.log.archive import read_archive
 from spark_join.order.effects import carry_of
 from spark_join.order.join import Joined, join
 from spark_join.state import start
+from tests.checkers.random_logs import random_log
 from tests.checkers.replay import LogRecord, Replayed, replay
 from tests.checkers.signed_log import SignedLog, payload_of, private_key
 from tests.checkers.test_replay import worked_log
 from tests.spark.archived import archive
-from tests.spark.random_logs import random_log
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

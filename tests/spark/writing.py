@@ -21,9 +21,9 @@ Append = Callable[[], Record]
 class Writer:
     """A writer of a log of signed requests. Its views are those of a writer that has read everything."""
 
-    def __init__(self, party: Party = PARTY, partitions: int = PARTITIONS) -> None:
-        self.log = SignedLog(partitions)
-        self.party = party
+    def __init__(self) -> None:
+        self.log = SignedLog(PARTITIONS)
+        self.party = PARTY
         self.sequences: dict[int, int] = {}
 
     @property

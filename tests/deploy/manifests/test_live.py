@@ -179,33 +179,6 @@ def _one_worker_more(overlay: str) -> list[tuple[str, str, str]]:
 # -- wrong changes are rejected
 
 
-@pytest.mark.parametrize(
-    ("file", "former", "new", "said"),
-    [
-        ("base/workers.yaml", "podManagementPolicy:", "podManagmentPolicy:", r"podManagmentPolicy"),
-        ("base/users.yaml", "producerByteRate:", "producerByteRatio:", "producerByteRatio"),
-        # Only a CEL rule rejects this.
-        ("base/users.yaml", "authentication: {type: tls}", "authentication: {type: tls, validityDays: 30}", "renewalDays"),
-        # Fields of a set that are immutable.
-        ("base/workers.yaml", "serviceName: each-worker", "serviceName: worker", "field is immutable"),
-        ("base/workers.yaml", "podManagementPolicy: Parallel", "podManagementPolicy: OrderedReady", "field is immutable"),
-        ("base/workers.yaml", "accessModes: [ReadWriteOnce]", "accessModes: [ReadWriteOncePod]", "spec.volumeClaimTemplates: Invalid"),
-        # A pod that Pod Security would reject: the template already causes a warning.
-        ("base/workers.yaml", "runAsNonRoot: true", "runAsNonRoot: false", "would violate PodSecurity"),
-        # Rejected by the server's own validation, and by no schema.
-        ("base/workers.yaml", "maxUnavailable: 1", "maxUnavailable: 1\n  minAvailable: 1", "cannot be both set"),
-        ("base/spark.yaml", "timeZone: Etc/UTC", "timeZone: Etc/UCT0", "timeZone"),
-    ],
-)  # fmt: skip
-def test_a_wrong_change_is_refused(installed: Installed, tmp_path: Path, file: str, former: str, new: str, said: str) -> None:
-    """The server rejects a misspelt field, a violated CEL rule, a changed immutable field, and a pod with too many rights."""
-    folder = changed_copy(installed.overlay, tmp_path, (file, former, new))
-    before = versions(installed.server.stored("-k", installed.folder))
-    with pytest.raises(CannotRun, match=said):
-        installed.server.apply("-k", folder, "--dry-run=server")
-    assert versions(installed.server.stored("-k", installed.folder)) == before
-
-
 def test_a_change_of_somebody_else_is_a_conflict(installed: Installed) -> None:
     """After `kubectl scale` that command owns the number: the next apply reports a conflict and changes nothing unless forced."""
     scale = ("-n", "notary", "scale", "statefulset", "worker", "--replicas")
