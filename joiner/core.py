@@ -566,7 +566,7 @@ class Joiner:
             ready.anomalies.append(Anomaly("skipped", ORDERING, head.offset, text))
             return True
         if self._ordering_only:
-            self._log_time_ms = max(self._log_time_ms, min(head.source.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))
+            self._advance_log_time(head, entry)
             self.incarnations.count(incarnation, sequence, self._log_time_ms)
             self._take_effect(head, ready)
             return True
@@ -588,7 +588,7 @@ class Joiner:
         is_own = own is not None and own.value == content.value
         value_hash = own.payload_hash if own is not None and is_own else sha256(content.value or b"").digest()
         filled = value_hash != entry.payload_hash
-        self._log_time_ms = max(self._log_time_ms, min(head.source.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))
+        self._advance_log_time(head, entry)
         requests: tuple[Request, ...] = ()
         if not filled:
             requests = own.requests if own is not None and is_own else self._requests(entry, content, log, ready)
@@ -600,6 +600,10 @@ class Joiner:
         )
         ready.batches.append(batch)
         return True
+
+    def _advance_log_time(self, head: Queued, entry: Entry) -> None:
+        """Advance log time to an entry that takes effect: its append time, or just after the clock of its writer if earlier (R6)."""
+        self._log_time_ms = max(self._log_time_ms, min(head.source.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))
 
     def _is_large(self, head: Queued) -> bool:
         """Returns True if the record at the head is an entry, and a payload record with its key is a large batch."""
