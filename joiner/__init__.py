@@ -16,8 +16,8 @@ belongs to it (R3).
 | `snapshot` | the core's complete state, as one value | yes |
 | `queued` | the ordering records from the head on | yes |
 | `payloads` | payload records until their entries are applied, and the content of an entry | yes |
-| `buffer` | those in memory | yes |
-| `dropped` | those that were dropped for lack of memory | yes |
+| `buffer` | payload records in memory | yes |
+| `dropped` | payload records dropped for lack of memory | yes |
 | `due` | the times at which fills and fences are proposed | yes |
 | `rate` | a worker's capacity, measured | yes |
 | `queue`, `share` | the submissions admitted and not answered, bounded, and each party's share; the batches made from them | no |

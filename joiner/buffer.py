@@ -20,7 +20,7 @@ from ordering.log import Record
 from ordering.records import batch_key
 
 RECORD_OVERHEAD_BYTES = 800
-"""The cost of one buffered record in addition to its value: the memory that the first record of an incarnation takes here.
+"""The memory counted for a buffered record besides its value: as much as the first record of an incarnation takes.
 
 So a flood of fills, or of short records under many names, is bounded too.
 """
@@ -100,7 +100,7 @@ class Buffer:
         return () if of_partition is None else of_partition.get((incarnation, sequence), ())
 
     def empty(self, partition: int, incarnation: int, sequence: int) -> None:
-        """Release these records, since none is the content. The first one stays without its value, so that a restart reads all again."""
+        """Drop the records with that key: none is the content. The first one stays without its value, so that a restart reads all again."""
         of_partition = self._partitions.get(partition)
         of_key = [] if of_partition is None else of_partition.get((incarnation, sequence), [])
         if not of_key or (len(of_key) == 1 and of_key[0].value is None):

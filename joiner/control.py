@@ -66,7 +66,7 @@ class LogState(msgspec.Struct, frozen=True):
     salvage: tuple[int, int] | None = None
     """In an open salvage: the position of its first item, and the position after the last one."""
     salvages: tuple[tuple[int, int, int], ...] = ()
-    """Per salvage that took effect: its first position, the position after its last one, and the number of its key among `keys`."""
+    """Per salvage that took effect: its first position, the position after its last one, and the index of its key in `keys`."""
     trimmed: int = 0
     """The position in the last trim record that took effect."""
 
@@ -77,7 +77,7 @@ class LogState(msgspec.Struct, frozen=True):
         return cls(log_id, genesis.notary_name, genesis.origin, genesis.owner_key, key, (key,), genesis.payload_partitions)
 
     def with_key(self, record: Key, seen: int) -> "LogState | None":
-        """Returns the state after a key record, the `seen`-th effect; None for a former key, or one that has not signed the change.
+        """Returns the state after a key record, the `seen`-th effect; None for a former key, or one without a good endorsement.
 
         The record ends an open salvage, whose items are dropped; another salvage may begin.
         """
@@ -105,8 +105,8 @@ class LogState(msgspec.Struct, frozen=True):
     def with_settled(self, record: Settle) -> "LogState | None":
         """Returns the state after a settle record whose view is the reader's own history; None if the record does not count.
 
-        It must settle more records than the last one. Otherwise anybody, without any key, could append a copy of an old settle record, and
-        end suspicions raised since. A record under another key, or during a salvage, may settle a history that the log has lost.
+        It must settle more records than the last one that counted. Otherwise anybody, without any key, could append a copy of an old settle
+        record, and end later suspicions. A record under another key, or during a salvage, may settle a history that the log has lost.
         """
         if self.sealed or record.key != self.key_to_settle or record.view.seen <= self.settled:
             return None

@@ -84,7 +84,7 @@ from ordering.signatures import decode_genesis, log_id_of, record_is_signed
 from payload import Request, decode_requests, decode_requests_in_pieces
 
 VOTERS_MS = 86_400_000
-"""The log time for which a worker stays a voter after its last activity, a register record or a counted entry (R9).
+"""The log time for which a worker stays a voter after its last register record or counted entry (R9).
 
 All workers use the same value.
 """
@@ -722,7 +722,7 @@ class Joiner:
     def _apply_salvage_or_trim(self, head: Queued, record: SalvageRecord | Trim, log: LogState, ready: Ready) -> bool:
         """Apply a record whose condition depends on the reader's tree. So it is the only one of its step (R11)."""
         if self._ordering_only and isinstance(record, Trim):
-            # Accept it unchecked: it changes nothing else, and after a trim the payload topic cannot be read from its start.
+            # Accept it unchecked: it changes only `trimmed`, and after a trim the payload topic cannot be read from its start.
             self._change_log(head, log.with_trim(record, None), "a trim record does not count: an earlier one has its position", ready)
             return True
         if self._ordering_only:

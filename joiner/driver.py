@@ -51,7 +51,7 @@ VERIFY_HERE_MAX = 2
 INTERRUPTED = "reading was interrupted: the log is compared with this worker's index before anything more is applied or answered"
 LOST_WAITING = "the log has lost records that this worker has read and not applied"
 UNREAD_CHECKS = 8
-"""The number of checks of a paused topic-partition in `interrupted_after_s`: more often than a broker can crash and restart."""
+"""Paused topic-partitions are looked at this many times in `interrupted_after_s`, and checked once half of that time has passed."""
 CHECK_AGAIN_S = 10.0
 """The shortest time between two checks of the log because of badly signed records."""
 
@@ -100,7 +100,7 @@ class Driver(Generic[Decision]):
         self._paused: frozenset[int] = frozenset()
         self._remake_reader = ""
         self._in_hand = False
-        """True while the records of the last poll were not passed to the joiner."""
+        """True while polled records are not passed to the joiner yet."""
         self._trusted = asyncio.Event()
         self._suspicion = "the log has not been compared with this worker's index yet"
         self._contradicted_since_s: float | None = None
@@ -108,9 +108,9 @@ class Driver(Generic[Decision]):
         self._compared_since_s = now_s()
         """The time when the present comparison of the log with the index began, plus the time for which it waited for records."""
         self._next_is_deleted = False
-        """True while the log starts after records that must be read next. It stays True when a comparison finds the other records."""
+        """True if, at the watchdog's last check, the log started after an offset to read next. A comparison does not change it."""
         self._refuted = False
-        """True if the log was found to lack records that this index was made from, until it is found to have them again."""
+        """True from a contradiction between the log and the index until a comparison finds them to agree."""
         self._suspected: Evidence | None = None  # a foreign view, until a check finds our history in the log
         self._ends_found: dict[int, int] | None = None
         self._check_wanted = False
@@ -147,7 +147,7 @@ class Driver(Generic[Decision]):
 
     @property
     def uncompared(self) -> frozenset[int]:
-        """The topic-partitions without a leader, which have not been compared with the index since reading was interrupted."""
+        """The topic-partitions not compared with the index since reading was interrupted; for long, only those without a leader."""
         return self._recheck.waits_for
 
     @property
@@ -239,7 +239,7 @@ class Driver(Generic[Decision]):
 
     def _begin(self) -> dict[int, int]:
         """Returns the next reader's offsets: the last records that took effect, or earlier ones that are still needed."""
-        # The joiner got no record of a partition whose mark was not found again before this interruption. So its kept records stay.
+        # If a partition's mark was not found before this interruption, the joiner got none of its records: `Recheck` still keeps them.
         kept = self.joiner.forget_unapplied() | self._recheck.kept
         self._recheck = Recheck(self.joiner.marks, self.joiner.history.last_run, kept, self.joiner)
         self._paused = frozenset()
@@ -296,8 +296,8 @@ class Driver(Generic[Decision]):
     async def _lost_while_held(self, records: Sequence[Record]) -> bool:
         """Read held-back records again if the comparison of another topic-partition took long. Returns True if one is lost.
 
-        The topic-partitions of these records were paused meanwhile, so the reader detects no interruption there. If reading them again
-        takes long too, all of them are read once more: a new comparison would end here again, for ever if the brokers are slow.
+        The topic-partitions of these records were paused meanwhile, so the reader detects no interruption there. If reading the records
+        again takes long too, all of them are read once more. (With slow brokers, a new comparison would end here again each time.)
         """
         limit_s = self._settings.interrupted_after_s
         since_s = self._now_s() - limit_s
@@ -362,7 +362,7 @@ class Driver(Generic[Decision]):
     async def _prepare(self, reader: Reader) -> str:
         """Decode a large batch at the head and look up its rows, in pieces, so that other tasks can run in between.
 
-        Returns the reason why a new reader is needed; empty if none is. All pieces together may take longer than an interruption.
+        Returns the reason why a new reader is needed; empty if none is. All pieces together may take longer than `interrupted_after_s`.
         """
         pieces = self.joiner.prepare(self._sender.unresolved)
         requests: Sequence[Request] | None = None
@@ -451,7 +451,7 @@ class Driver(Generic[Decision]):
         if ready.stop is not None:
             raise ready.stop
         if self._suspected is not None and ready.evidence is None and self.joiner.offset_head > self._suspected.offset:
-            # Another record is in its place now, which shows our own history.
+            # The log has another record in its place now, and that one shows our own history.
             self._suspected = None
             self._agreed()
         self._proposals.append(ready, tasks)
@@ -483,7 +483,7 @@ class Driver(Generic[Decision]):
         self._reached_at_s, self._unreachable = self._now_s(), ""
         self._next_is_deleted = any(read_next.get(partition, 0) < offsets.log_start for partition, offsets in log_offsets.items())
         if why := contradiction(read_next, marks, log_offsets):
-            # A request ends sooner: this process was paused meanwhile, so this contradiction is not the one from before the pause.
+            # No request takes `contradiction_s`: if this one did, the process was paused, and a contradiction from before does not count.
             now_s = self._now_s()
             self._contradicted(why, began_s if now_s - began_s < self._settings.contradiction_s else now_s)
             return
@@ -493,7 +493,7 @@ class Driver(Generic[Decision]):
             self._suspected = None
             self._remake_reader = self._remake_reader or "the log no longer has the record that showed another history"
         if self._ends_found is None or any(end < self._ends_found.get(partition, 0) for partition, end in ends.items()):
-            # Lower the ends if the log has lost its end since: do not wait for records that are gone.
+            # Lower the ends if the log has been truncated since: do not wait for records that are gone.
             self._ends_found = ends
         self._catch_up()
         self._sender.expect(acknowledged, ends[ORDERING])
@@ -576,7 +576,7 @@ class Driver(Generic[Decision]):
         wanted = {partition: ends[partition] for partition in read if asked}
         self.partitions_stalled_s = self._partitions.update(at, wanted, now_s)
         if min(self.partition_stalled_s, now_s - self._remade_at_s) > self._settings.stall_s:
-            self._remake_reader, self._remade_at_s = "the reader made no progress while the log went on", now_s
+            self._remake_reader, self._remade_at_s = "the reader made no progress although the log has more records", now_s
 
     def _interrupted(self) -> None:
         self._trusted.clear()
@@ -585,7 +585,7 @@ class Driver(Generic[Decision]):
     def _agreed(self) -> None:
         """Resume serving, since the log is the one that this index was made from.
 
-        Not while a foreign view is to be examined, or if another task found meanwhile that a new reader must compare the log again.
+        Does nothing while a foreign view must be examined, or after another task has requested a new reader, which compares the log again.
         """
         if self._suspected is not None or self._remake_reader:
             return

@@ -1,7 +1,7 @@
 """The payload records of one partition that were dropped for lack of memory (R3, R5). Pure.
 
 A dropped record may be the first content of an entry that comes later. Then a content after it must not take its place: the worker reads
-the partition again. So this keeps the offset of the earliest dropped record and a summary of the batch names. The summary never misses a
+the partition again. So `Dropped` has the offset of the earliest dropped record and a summary of the batch names. The summary never misses a
 name. Once it has many names, it may also report a name that was not dropped: then reading again shows that.
 """
 
@@ -45,7 +45,7 @@ class Dropped:
         self.offset = offset
         """The offset of the earliest one."""
         self.awaited: Awaited | None = None
-        """No dropped record is the first content that this entry waits for."""
+        """The content that is known not to be among the dropped records; None if nothing is known."""
         self._names: set[tuple[int, int]] = set()
         self._bits = bytearray()
         """The filter; empty while `_names` has all names."""

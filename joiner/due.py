@@ -22,7 +22,7 @@ class DueProposals:
     def __init__(self, limits: JoinerLimits) -> None:
         self._limits = limits
         self.fills_due_ms = 0
-        """The next scan for holes: at first, a hole_timeout after a hole became the head. Negative if that was in this step."""
+        """The time of the next scan for holes; the first is a hole_timeout after the head became a hole. Negative: not set yet."""
         self.fills_proposed_ms: dict[tuple[int, int], int] = {}
         """By batch name: the time of the last proposal."""
         self.silent: dict[int, tuple[int, int]] = {}
@@ -30,13 +30,13 @@ class DueProposals:
         fence was last proposed."""
 
     def forget(self) -> None:
-        """Begin again: all records are passed in again."""
+        """Drop all times: the joiner gets all records again."""
         self.fills_due_ms = 0
         self.fills_proposed_ms.clear()
         self.silent.clear()
 
     def head_changed(self) -> None:
-        """Begin the hole_timeout of the hole that became the head, if it is one."""
+        """Begin a new hole_timeout: the head is another hole, or no hole."""
         self.fills_due_ms = -1
 
     def fills(self, queue: Iterable[Queued], now_ms: int, fill_for: Callable[[Queued], FillWanted | None]) -> Iterator[FillWanted]:

@@ -104,7 +104,7 @@ def extend_skipped(skipped_hash: bytes, record: Record) -> bytes:
 def last_of_one_time(latest_first: Iterable[Timed]) -> list[Timed]:
     """Returns the last records that share an append time, and the record before them, in log order.
 
-    If the log loses its end, a copy of a lost record gets the same append time only while the broker's clock does not advance.
+    While the broker's clock does not advance, a copy of the last record may hide the loss of others. So all with its time are compared.
     """
     run: list[Timed] = []
     for record in latest_first:

@@ -34,9 +34,9 @@ class Payloads:
         self.dropped: dict[int, Dropped] = {}
         """By payload partition: the records dropped for lack of memory."""
         self.awaited: Awaited | None = None
-        """The content for which a partition is read again. It is not dropped then, so each time that it is read again moves the head."""
+        """The content for which its partition is read again. This content is never dropped, so each such reading moves the head."""
         self.read_again = False
-        """True from `forget` until a record takes effect: meanwhile nothing is read again only because memory is free."""
+        """True from `forget` until a record takes effect. Until then, free memory alone is no reason to read dropped records again."""
 
     # ---- records that were read ----
 
@@ -80,7 +80,7 @@ class Payloads:
     def drop(self, dropped: Dropped | None, record: Record) -> Dropped:
         """Add a payload record to its partition's dropped ones; `dropped` is None for the first one. Returns them.
 
-        `record` is not the first one for which `is_awaited` is True.
+        The first record for which `is_awaited` is True must not be passed.
         """
         if dropped is None:
             dropped = Dropped(record.offset)

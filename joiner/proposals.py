@@ -29,7 +29,7 @@ from ordering.signatures import record_is_signed
 logger = logging.getLogger("notary.driver")
 
 READ_AHEAD_S_MAX = 60.0
-"""The longest time without progress."""
+"""An attempt to read ahead ends after this time without progress."""
 TAKEN_AT_ONCE = 32
 """The number of records behind a hole that are verified without a turn of the event loop."""
 _SEEN_AT = {1: 18, 2: 18, 3: 10, 4: 10}
@@ -156,7 +156,7 @@ class Proposals:
             )
         if now_s - self._lost_since[1] < self._lost_s:
             return
-        # Look again: the process may have been paused since, and the log may have lost the entry too, or got the content back.
+        # Look again: the process may have been paused, and meanwhile the log may have lost the entry too, or got the content back.
         passing = await self._passing(log_state, head)
         asked_s = self._now_s()
         ends = {each: offsets.log_end for each, offsets in (await self._log.offsets()).items()}
@@ -192,7 +192,7 @@ class ReadAhead:
         self.log_state = log_state
         """The log's state after the key and settle records on the way."""
         self.activated = log_state
-        """The same, if the activate records on the way count. That depends on workers whose records are not read here."""
+        """The same, with the activate records on the way. Whether these count depends on the voters, which are not known here."""
         self.passing: Passing | None = None
         """The first well-signed record whose writer had seen more records than `history`.
 
@@ -222,7 +222,7 @@ class ReadAhead:
                         deadline.reschedule(loop.time() + READ_AHEAD_S_MAX)
                         await asyncio.sleep(0)
         except TimeoutError:
-            raise NotReady(f"the ordering topic could not be read on for {READ_AHEAD_S_MAX:g} s") from None
+            raise NotReady(f"the ordering topic could not be read on: no progress in {READ_AHEAD_S_MAX:g} s") from None
         finally:
             await reader.close()
 
@@ -260,7 +260,7 @@ class ReadAhead:
                 self.passing = Passing(record.offset, seen_there)
 
     def _settle(self, record: Settle) -> None:
-        """Count a settle record in the form of either version: the owner has confirmed this history.
+        """Count a settle record that is valid in `log_state` or in `activated`: the owner has confirmed this history.
 
         A copy of a record that counted before has no effect, since anybody may append it.
         """
@@ -274,7 +274,7 @@ class ReadAhead:
 async def read_ahead(log: Log, log_state: LogState, offset: int, history: History) -> tuple[Passing | None, LogState]:
     """Read the ordering topic from `offset`, behind a hole, to its present end. Returns what `ReadAhead` found. Raises `NotReady`.
 
-    The state has the activate records on the way, which count as a rule. If one does not, a `settle` in its form has no effect at the head.
+    The state is `ReadAhead.activated`. If an activate record does not count after all, a `settle` of the new version has no effect.
     """
     ahead = ReadAhead(log_state, offset, history)
     await ahead.read(log)

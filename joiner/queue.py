@@ -26,7 +26,7 @@ Waiter: TypeAlias = Callable[[Sequence[Decision] | None], None]
 """Called once with the decisions of a submission, in the order of its requests; None if the worker gives up: the outcome is unknown."""
 
 QUANTUM: Final = 64
-"""The number of requests of a party of weight 1 that enter batches per round; a KiB counts as one request."""
+"""The cost (`Pending.cost`) of the submissions of a party of weight 1 that enter batches per round."""
 SPARED_PART: Final = 4
 """At most 1/`SPARED_PART` of the capacity, and at most one batch, is reserved for parties that have less than an equal share."""
 SPARED_BYTES: Final = 4 << 20
@@ -56,7 +56,7 @@ class Pending(Generic[Decision]):
         self.encoded = submission.encoded
         self.requests = submission.requests
         self.party = submission.party
-        self.cost = max(len(submission.requests), len(submission.encoded) >> 10)
+        self.cost = max(len(submission.requests), len(submission.encoded) >> 10)  # in requests, or KiB if that is more
         self.waiters: list[Waiter[Decision]] = []
         """Called in the step that decides it; they must not raise or call the queue."""
         self.attempts = 0

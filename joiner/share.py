@@ -97,7 +97,7 @@ class Share(Generic[Waiting]):
         self.waiting: deque[Waiting] = deque()
         """The submissions that are not in a batch, first come, first served."""
         self.deficit = 0
-        """The requests it may still send this round (Shreedhar and Varghese, Efficient Fair Queuing using Deficit Round Robin, 1995)."""
+        """The cost that it may still send this round (Shreedhar and Varghese, Efficient Fair Queuing using Deficit Round Robin, 1995)."""
         self.pending_requests = 0
         self.pending_bytes = 0
         self.limiters = Limiters()

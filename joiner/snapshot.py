@@ -1,8 +1,7 @@
 """A joiner's complete state as one value, between two steps. Pure.
 
 It has everything that the next steps can depend on, so a joiner that is restored from it continues in the same way. It does not have the
-joiner's arguments: limits, worker name, and format version. Exhaustive tests (tests/scopes), debugging and crash reports use it:
-`msgspec.json.encode` writes it.
+joiner's arguments: limits, worker name, and format version. The exhaustive tests use it (tests/scopes). `msgspec.json.encode` writes it.
 """
 
 from msgspec import Struct

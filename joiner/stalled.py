@@ -16,7 +16,7 @@ class StallDetector:
     def update(self, at: Mapping[int, int], ends: Mapping[int, int], now_s: float) -> dict[int, float]:
         """Compare the offsets `at` with `ends`. Returns the seconds without progress of each topic-partition that is below its end.
 
-        A topic-partition without an end need not progress. One that a call leaves out starts anew at the next.
+        A topic-partition without an end is not stalled. If a call leaves one out, its time begins again at the next call.
         """
         self._seen = {name: (at[name], self._since(name, at[name], now_s)) for name, end in ends.items() if at[name] < end}
         return {name: now_s - since_s for name, (_, since_s) in self._seen.items()}

@@ -206,7 +206,7 @@ class Gate:
     def closed(self, ticket: bytes = b"", *, at_head: bool = False) -> NotaryError | None:
         """Returns the reason to reject submissions of all parties now; None while they are admitted.
 
-        `at_head`: while the gate is open, check only the queue. The worker's state is checked before the body is decoded.
+        `at_head`: do not check the worker if it was ready at the last check and the queue has capacity. It is checked before decoding.
         """
         overloaded = self._overloaded(1, 1, None, ticket)
         if at_head and overloaded is None and not self._was_closed:
@@ -231,7 +231,7 @@ class Gate:
 
     @property
     def is_open(self) -> bool:
-        """True while `closed` would return None for a head."""
+        """True if the worker was ready at the last check, and the queue has capacity for any party."""
         return not self._was_closed and (self._capacity is None or self._capacity.is_calm(1, 1))
 
     def is_backlogged(self, network: str, parties: Set[bytes]) -> bool:

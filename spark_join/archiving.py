@@ -133,7 +133,7 @@ def _refuse_fewer_partitions(folder: Path, ranges: list[Range], kafka: Kafka, pa
     if ranges and ranges[-1].payload_partitions > payload_partitions:
         raise CouldNotVerify(
             f"{folder} is of a log with {ranges[-1].payload_partitions} payload partitions, and {kafka.payload} has {payload_partitions}:"
-            " it is another log"
+            " it is another log. Name another folder with --archive"
         )
 
 
@@ -158,8 +158,8 @@ def _refuse_other_log(
         kept_from = tails[topic_partition].offset_last if topic_partition in tails else 0
         if kept_from is not None and offset_range.offset_first > kept_from:
             raise CouldNotVerify(
-                f"{where} begins at offset {offset_range.offset_first}, and offset {kept_from} would show whether it continues where the"
-                " archive ends: what is deleted cannot be archived, nor be known to be the same log"
+                f"{where} begins at offset {offset_range.offset_first}, and offset {kept_from} would show whether it continues the archive:"
+                " that record was deleted, so nothing is archived"
             )
     offsets = {topic_partition: tail.offset_last for topic_partition, tail in tails.items() if tail.offset_last is not None}
     there = {topic_partition: OffsetRange(offset, offset + 1) for topic_partition, offset in offsets.items()}
@@ -227,7 +227,7 @@ def _write_range(
         if not _is_taken_by(range_, temporary):
             _remove(folder, f"{temporary.stem}*", number)
             if range_.exists():
-                raise CouldNotVerify(f"somebody else has archived {range_} meanwhile, and that stands: start again") from problem
+                raise CouldNotVerify(f"somebody else has archived {range_} meanwhile, and nothing is replaced: start again") from problem
         raise
     return listed
 

@@ -7,7 +7,7 @@ FORMAT_VERSION: Final = 2
 """The highest format version that this software reads."""
 
 RECORD_FORMAT: Final = 1
-"""The format version of the kinds 1 to 10; a `settle` record (10) has the next one too."""
+"""The format version of the kinds 1 to 10; a `settle` record (10) may have `SALVAGE_FORMAT` instead."""
 
 SALVAGE_FORMAT: Final = 2
 """The format version of the kinds 11 and 12, of seals (R11), and of `settle` records that name a key."""
@@ -19,7 +19,7 @@ SENT_AT_AHEAD_MAX_MS: Final = 60_000
 """The most by which an append time may exceed the sender's clock: a later append time counts as this much later (R6)."""
 
 VOTERS_MS: Final = 86_400_000
-"""The time for which an incarnation stays a voter after its last activity, by log time (R9)."""
+"""The log time for which an incarnation stays a voter after its registration or its last counted entry (R9)."""
 
 VIEWS_KEPT: Final = 1 << 16
 """The number of histories that a reader keeps. It can compare views of that many last records in effect, and no older views (R10)."""

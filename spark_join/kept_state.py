@@ -108,7 +108,7 @@ def write_state(session: SparkSession, out: Path, added: AppliedState, earlier: 
     found = file_hashes(session, folder, written.keys()).orderBy("path").collect()
     for row in found:
         if row.problem is not None:
-            raise CouldNotVerify(f"{folder / row.path} was written, and there is {row.problem}: all executors must reach it")
+            raise CouldNotVerify(f"{folder / row.path} was written, and an executor finds {row.problem}: all executors must reach it")
     files += [_File(written[row.path], row.path, row.found) for row in found]
     (folder / _CARRY).write_bytes(added.carry)
     files.append(_File("carry", _CARRY, sha256(added.carry).hexdigest()))

@@ -27,7 +27,7 @@ keeps the order of its packets, whatever its jitter.
 | `lines` | the model of a line: delay, jitter, loss, cut; pure |
 | `device` | a namespace and its TUN device |
 
-It needs Linux and the capabilities CAP_SYS_ADMIN and CAP_NET_ADMIN (root), but no tools: neither `ip` nor netem.
+This package needs Linux and the capabilities CAP_SYS_ADMIN and CAP_NET_ADMIN (root), but no tools: neither `ip` nor netem.
 
 Measured on two shared cores with other work on them: one TCP stream moves 0.8 to 1.0 GB/s, in packets of 65 KB. The forwarder moves 270,000
 small packets a second. It adds 0.02 to 0.1 ms to a delay, each way.

@@ -92,7 +92,7 @@ class Centres:
     def _ask(self, command: str) -> str:
         forwarder = self._forwarder
         if forwarder is None:
-            raise CannotRun("these centres are not there: they are inside their `with` block only")
+            raise CannotRun("these centres exist only inside their `with` block: enter it first")
         assert forwarder.stdin is not None
         assert forwarder.stdout is not None
         with self._one_at_a_time:

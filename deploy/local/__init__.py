@@ -31,7 +31,7 @@ N`, `down`.
 | `golang` | third-party Go programs, built once |
 
 Kafka's jars stay in `.cache/kafka/<version>`, or in the folder that NOTARY_KAFKA_HOME names; Kafka's tools in
-`.cache/kafka-tools/<version>`, or in that of NOTARY_KAFKA_TOOLS_HOME. It runs on Linux and macOS.
+`.cache/kafka-tools/<version>`, or in that of NOTARY_KAFKA_TOOLS_HOME. This package runs on Linux and macOS.
 """
 
 from deploy.local.cluster import Cluster

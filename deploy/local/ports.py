@@ -17,7 +17,7 @@ PORT_MIN, PORT_END = 20_000, 32_000
 DRAWN_MAX = 2_000
 """Ports that a call tries; the rest of the range stays unused, since drawing all takes 10 ms."""
 HELD_MAX = 400
-"""Ports that a process holds, each by an open file descriptor; the first drawn is let go first."""
+"""Ports that a process holds, each by an open file descriptor. Beyond that, the one drawn first is released."""
 
 _held: deque[int] = deque()
 

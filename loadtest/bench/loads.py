@@ -51,9 +51,9 @@ def connections_of(requests: int, inputs: int = INPUTS) -> int:
 
 
 AHEAD_SHARE: Final = 2.0
-"""The requests to generate, as a multiple of the rate in a warm-up: caches and the brokers' code were cold then."""
+"""The requests to generate, as a multiple of those at the warm-up's rate: caches and the brokers' code were cold then."""
 AHEAD_SHARE_MIN: Final = 0.25
-"""The least of them, as a share of those without a warm-up: a short warm-up may have had a pause."""
+"""The fewest requests to generate, as a share of those without a warm-up: a short warm-up may have had a pause."""
 
 
 def ahead_of(requests: int, inputs: int, seconds: float, requests_per_s: float = 0.0) -> int:

@@ -53,7 +53,7 @@ PARTITIONS: Final = 16
 BATCH_BYTES_MAX = 512 << 10
 """The size of a payload record, as a worker gathers it under load."""
 ROW_GROUP_RECORDS = 32
-"""The number of such records in the archive's own 16 MiB."""
+"""The number of such records in 16 MiB, the size of a row group of an archive."""
 T0_MS = 1_760_000_000_000
 """The time at which the worker begins; a batch follows each millisecond."""
 _PR_SET_CHILD_SUBREAPER: Final = 36

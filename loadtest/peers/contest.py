@@ -67,7 +67,7 @@ def contest(url: str, seed: int) -> list[str]:
 
 
 def recheck(url: str, seed: int, requests: int, inputs: int) -> list[str]:
-    """Returns the same for the first submissions of a fully committed load: sent again, and their states tried once more."""
+    """Sends the first submissions of a fully committed load again, and tries to spend their states once more. Returns the errors."""
     return asyncio.run(_recheck(url, seed, requests, inputs))
 
 

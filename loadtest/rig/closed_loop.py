@@ -315,7 +315,7 @@ async def drive(loads: Sequence[ClosedLoad]) -> list[LoadResult]:
 async def run_all(loads: "Sequence[PreparedLoad]", steady: "asyncio.Future[float] | None" = None) -> list[LoadResult]:
     """Run prepared loads at once; returns their results. The steady part of all begins at once, when all are warm.
 
-    `steady`: another load's. They also wait until it is done, and end at the time that it returns, by `time.perf_counter`.
+    `steady`: a future of another load. These loads wait for it too, and end at the time that is its result, by `time.perf_counter`.
     """
     for load in loads:
         await load.begin()

@@ -32,7 +32,7 @@ The client checks its input before it sends anything, with the decoder that the 
 | `client`, `blocking` | the two clients | no |
 | `request_file` | requests from a file or a pipe, one by one | no |
 
-Importing it needs no Kafka and no RocksDB. It uses only these packages and modules of this project: `notary.verify`,
+This package needs no Kafka and no RocksDB. It imports only these packages and modules of this project: `notary.verify`,
 `notary.wire`, `notary.access`, `notary.receipts`, `ordering.errors`, `ordering.ids` and `payload`.
 """
 

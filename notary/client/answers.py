@@ -51,7 +51,7 @@ def read_decisions(body: bytes, requests: Sequence[Request], *, complete: bool) 
 
 
 def check_outcome(answer: Answer, request: Request) -> None:
-    """Raise `Malformed` if no notary decides this request so: for its time window, or for a conflict about a state of another request."""
+    """Raise `Malformed` if the outcome contradicts the request's time window, or a conflict names a state that the request does not."""
     inside = request.from_ms <= answer.log_time < request.until_ms
     if (answer.outcome == "committed" and not inside) or (answer.reason == "outside-time-window" and inside):
         side = "inside" if inside else "outside"
@@ -64,7 +64,7 @@ def check_outcome(answer: Answer, request: Request) -> None:
 
 
 def contradicting(answers: Sequence[Answer | None], requests: Sequence[Request]) -> tuple[str, int, int] | None:
-    """Returns two answers that cannot both be true, by their places, after the reason; None without such a pair."""
+    """Returns (reason, place, place) of two answers that cannot both be true; None if there are none."""
     in_order = sorted([(answer.position, answer.log_time, at, answer.committed) for at, answer in enumerate(answers) if answer is not None])
     for (position, log_time, at, _), (position_next, log_time_next, at_next, _) in pairwise(in_order):
         if position == position_next:

@@ -243,7 +243,7 @@ class AsyncClient:
         return (_checked(self._trust, msgspec.structs.replace(answer, receipt=_found(reply).decode(errors="replace")), reply.url),)
 
     async def _signing(self, ends: float) -> Callable[[str], dict[str, str]]:
-        """Returns a function that returns the headers for a look-up. Workers may answer only parties, others ignore the signature."""
+        """Returns a function from a path to the headers of its look-up. Some workers answer only parties; others ignore the signature."""
         signer = self._signer
         if signer is None:
             return lambda path: {}

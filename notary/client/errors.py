@@ -53,7 +53,7 @@ class Unanswered(OutcomeUnknown):
 class Rejected(NotaryError):
     """A worker rejected the call with a 4xx status. For 401 and 403 the client tried each other URL too, and none accepted the call.
 
-    `type` is the type of the problem document (RFC 9457), such as `/problems/bad-signature`; `about:blank` where the reply was none.
+    `type` is the type of the problem document (RFC 9457), such as `/problems/bad-signature`; `about:blank` if the reply names none.
     `answers` holds the decisions of an earlier 202, else None for each request; it is empty for lookups. None does not mean undecided: an
     earlier attempt of the same call, whose reply was lost, may have led to a decision.
     """

@@ -380,7 +380,7 @@ def _retry_after_s(value: str) -> float:
 
 
 def checked_url(url: str) -> str:
-    """Returns the URL if it can be a worker's. Raises `ConfigurationError`."""
+    """Returns the URL, unchanged. Raises `ConfigurationError` if it cannot be a worker's."""
     try:
         parts = httpx.URL(url)
         parts.raw_host.decode().encode("idna")  # as the resolver does it

@@ -230,9 +230,9 @@ class Trust:
             self.keys = [self._line.key]
 
     def _in_order(self, lines: Sequence[Known], notary: NotaryDescription) -> list[VerifierKey]:
-        """Returns the keys of the lines in the order of the key history: programs that use other URLs have followed a rotation before.
+        """Returns the keys of the lines in the order of the key history. They differ if programs with other URLs have followed a rotation.
 
-        The last one alone endorses others: a former key may have been replaced because it was stolen.
+        Only the last key is trusted to endorse others: a former key may have been replaced because it was stolen.
         """
         keys = {line.key for line in lines}
         for line in lines:

@@ -8,8 +8,8 @@ not a result is a problem document (RFC 9457) with a name from `problems`. No in
 | file | subject |
 |---|---|
 | `server` | one port: accepts connections, limits their number and time, stops gracefully |
-| `connection` | one connection: what each event does |
-| `machine` | its states, events, transitions and times |
+| `connection` | one connection: the effect of each event |
+| `machine` | the states, events, transitions and time limits of a connection |
 | `settings` | addresses, limits and times (`[http]`) |
 | `parsing` | bytes -> calls, and the limits of all bytes outside bodies |
 | `writing` | answers -> bytes, and clients that do not read them |

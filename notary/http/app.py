@@ -38,7 +38,7 @@ class App(Lifecycle):
     def attach(self, worker: Worker) -> None:
         """Answer calls from this worker, from now on. Its gate decodes bodies of addresses in the active slices of this application.
 
-        While decided submissions wait for their answers, it decodes none: each would make these answers later.
+        While decided submissions have waited too long for their answers (`AnswerBacklog`), the gate decodes no body.
         """
         super().attach(worker)
         if self._service:

@@ -9,7 +9,7 @@ Answer: TypeAlias = tuple[int, Headers, bytes]
 
 JSON: Final[Headers] = [(b"content-type", b"application/json")]
 JSON_NOW: Final[Headers] = [*JSON, (b"cache-control", b"no-cache")]
-"""For an answer that may change. A cache may keep others for a time of its own choice (RFC 9111, 4.2.2)."""
+"""For an answer that may change: without this header a cache may keep it for a time of its own choice (RFC 9111, 4.2.2)."""
 TEXT: Final[Headers] = [(b"content-type", b"text/plain; charset=utf-8")]
 PARTIES_MAX: Final = 64
 """The number of parties that are remembered for one connection, which may be a proxy's."""
@@ -104,7 +104,7 @@ class Call:
         return None
 
     def answer(self, answer: Answer, *, after_body: bool = False) -> None:
-        """Answer the call, once. With `after_body` the answer leaves after the complete body has come, which is not read."""
+        """Answer the call, once. With `after_body` the body is skipped, and the answer leaves once the body has come."""
         self.respond(self, answer, after_body)
 
 

@@ -194,7 +194,7 @@ class Connection(asyncio.Protocol):
         return self._transport.get_write_buffer_size()
 
     def postpone(self, seconds: float) -> None:
-        """Move its deadline: the server has not read for so long."""
+        """Move the deadline by the time for which the server was paused."""
         self._deadline_s += seconds
 
     def check(self, now_s: float) -> None:
@@ -225,8 +225,8 @@ class Connection(asyncio.Protocol):
     def give_way(self, problem: NotaryError) -> bool:
         """End, so that a client with fewer connections gets the place.
 
-        Returns False if `parties` is not empty, and during a decision. A long poll is answered first, as at the end of its wait. Other
-        answers have `goodbye_s` to leave: the server counts the connection no longer.
+        Returns False for a connection of a party, and while a submission is being decided. A long poll is answered first, as at the end of
+        its wait. Other answers have `goodbye_s` to leave: the server counts the connection no longer.
         """
         left = None if self._current is None else self._current.left
         is_closing = self._state >= ConnectionState.CLOSING

@@ -21,6 +21,7 @@ logger = logging.getLogger("notary.http")
 
 RETRY_AFTER_UNDECIDED_S: Final = 1
 COPIED_BYTES_US: Final = 2_000
+"""The number of bytes that are copied in a microsecond."""
 IDS_A_PIECE: Final = 200
 DECISION_US: Final = 2
 """The time to write a decision without conflicts as JSON."""
@@ -58,7 +59,7 @@ class InFlight:
         self._worker = app.worker
         self._call = call
         self._submission: AdmittedSubmission | Pending[Decision] = submission
-        """Once it is queued, the pending one: if many calls have the same bytes, only these are in memory."""
+        """Once it is queued, the queue's object: if many calls send the same bytes, memory has them once."""
         self._looked_up: tuple[int, str] | None = None
         """The bytes that count at the gate while its requests are looked up, and the client's address if it is unauthenticated."""
         self._form = form

@@ -50,7 +50,7 @@ class ClientKey(NamedTuple):
 
     @property
     def line(self) -> str:
-        """Its party, if it has one; its address if it has none, or several."""
+        """Its party if it has exactly one, else its address."""
         return next(iter(self.parties)).decode() if len(self.parties) == 1 else self.network
 
 

@@ -117,7 +117,7 @@ LOOK_UPS: Final[dict[str, LookUp]] = {
     "/checkpoint": _checkpoint,
     "/tile/": _tile,
 }
-"""The look-up of each path. If its key ends in a slash, it gets the rest of the path."""
+"""The look-up of each path. A path that ends in a slash is a prefix, and the look-up gets the rest."""
 
 
 def shows_decisions(path: str) -> bool:

@@ -124,7 +124,7 @@ class Parser:
         if self._moved:
             self._no_body_bytes = 0
             return
-        self._no_body_bytes = max(0, self._no_body_bytes + self._fed_no_body_bytes)  # many small chunks earn later bytes nothing
+        self._no_body_bytes = max(0, self._no_body_bytes + self._fed_no_body_bytes)  # many small chunks are no credit for later bytes
         if self._no_body_bytes > HEAD_BYTES_MAX:
             raise _head_too_large()
 

@@ -22,7 +22,7 @@ class NotFound(NotaryError):
 
 
 class NotAParty(NotaryError):
-    """Only registered parties may make this call, and nothing shows that one did."""
+    """Only registered parties may make this call, and it does not prove that a party makes it."""
 
     def __init__(self, why: str, notary_name: str) -> None:
         self.notary = quote(notary_name, safe="")

@@ -20,7 +20,7 @@ LONG_POLLS_SHARE: Final = 4
 """At most one in this many of `connections_max` may be in a long poll, so that other clients still get connections."""
 
 LOOK_UP_US: Final = 50
-"""The time to answer a long poll."""
+"""The estimated time of a look-up that is not done in pieces."""
 
 
 class Read:

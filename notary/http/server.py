@@ -178,7 +178,7 @@ class Server:
             heappush(self._largest, (-counted.count, network))
 
     def _make_place(self, mine: int) -> bool:
-        """End a connection of the address with the most; returns False if no address with more than `mine` has one that may be ended."""
+        """End a connection of the address with the most. Returns False if no address with more than `mine` + 1 has one that may end."""
         if self._largest is None:
             asyncio.get_running_loop().call_soon(self._forget_largest)
             self._largest = [(-each.count, network) for network, each in self._addresses.items()]

@@ -79,8 +79,8 @@ class Turns:
     def do(self, work: Pieces[None], *, party: str = "", network: str = "", counts: bool = False) -> None:
         """Do `work` from the next turn of the loop on, in the lane of a party, or else of a client's address.
 
-        `counts`: the work is an answer that `AnswerBacklog` counts. A party has a lane of its own for them: behind its repeated
-        submissions, of which it may have any number, they would keep the gate from decoding.
+        `counts`: the work is an answer that `AnswerBacklog` counts. These answers of a party have a lane of their own. Behind the party's
+        repeated submissions, whose number has no limit, they would wait, and the gate would decode nothing meanwhile.
         `work` must not raise: its call would not be answered.
         """
         if party:
@@ -132,7 +132,7 @@ class AnswerBacklog:
         self._size += 1
 
     def leave(self) -> None:
-        """Its answer is made."""
+        """The answer to a decided submission is made."""
         was_standing = self.is_standing()
         self._size -= 1
         if was_standing and not self._size:

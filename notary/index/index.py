@@ -86,7 +86,7 @@ class Index:
         self._states, self._decisions, self._positions = [store.family(name) for name in (STATES, DECISIONS, POSITIONS)]
         self._tiles, self._meta = store.family(TILES), store.family(META)
         self.log_identity = (self._meta.get(rows.LOG_KEY) or b"").decode()
-        """The log of the index, as messages and snapshots name it."""
+        """The identity of the log that the index was made from, for messages and snapshots."""
         self._outcome_counts = [0] * len(Outcome)
         progress = self._meta.get(rows.PROGRESS_KEY)
         self._position_next, self._log_time_ms = rows.PROGRESS.unpack(progress) if progress else (0, 0)
@@ -336,7 +336,7 @@ class Index:
         return _Sound(self)
 
     def _found(self, batches: Sequence[OrderedBatch]) -> Found:
-        """Returns the decided ids and the consumed states among those of the batches, as they are before the step."""
+        """Returns the rows of the batches' transaction ids and states, as they are before the step."""
         prepared, self._prepared = self._prepared, None
         if prepared is not None and len(batches) == 1:
             requests, position_next, found = prepared
@@ -416,7 +416,7 @@ class Index:
         Audits and monitors read all rows of the tree, at places far apart. In the cache, these blocks would displace the bloom filters.
         """
         leaves: list[bytes] = []
-        corrupt = f"the rows of the positions {first} to {first + count - 1} do not fit together"
+        corrupt = f"a row of the positions {first} to {first + count - 1} is missing"
         with self._sound:
             ids = self._positions.get_in_passing([rows.U64.pack(at) for at in range(first, first + count)])
             yield count * ROW_US

@@ -59,8 +59,8 @@ UNCACHE: Final = 1_000
 FILTERS_PART: Final = 2
 """Once the bloom filters need more than the cache divided by this, new files get filters in parts.
 
-A lookup then reads a part of a filter into the cache, and not all of it, a megabyte. While all filters are in the cache, complete ones are
-faster. A compaction sooner or later replaces the older files.
+A lookup then reads a part of a filter into the cache instead of a complete one, a megabyte. While all filters are in the cache, complete
+ones are faster. A compaction sooner or later replaces the older files.
 """
 COUNTED_WRITES: Final = 256
 """The number of writes after which the rows are counted again."""

@@ -4,9 +4,9 @@ RocksDB checks a block's checksum only when it reads the block, so a row that no
 every row of every family, in its own process with the lowest priority. It sleeps four times as long as it works. It opens a new view of the
 index (`view`) for each part of the rows, so that no deleted file is kept for long.
 
-`python -P -m notary.index.scrub DIRECTORY` exits with 0 when it could read all rows. It exits with 65, and the reason on stdout, when the
-disk returned a corrupt row, or none. Any other code means that it could not be done, for example for want of memory, space or open files.
-Then nothing is known about the rows.
+`python -P -m notary.index.scrub DIRECTORY` exits with 0 when it could read all rows. It exits with 65, and the reason on stdout, when a row
+is corrupt, or the disk could not return it. Any other code means that the scrub was not completed, for example for want of memory, space or
+open files. Then nothing is known about the rows.
 """
 
 import os

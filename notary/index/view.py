@@ -189,7 +189,7 @@ def link_files(directory: Path, links: Path) -> None:
     if _moment(directory) is None:
         raise Fatal(
             FatalCode.INDEX_DAMAGED,
-            f"the index {directory} is damaged: its file {CURRENT} names a list of files that is not there. {REMEDY}",
+            f"the index {directory} is damaged: its file {CURRENT} names a MANIFEST that is missing. {REMEDY}",
         )
     raise Fatal(FatalCode.INDEX_BUSY, f"the files of the index {directory} changed while they were linked, {ATTEMPTS_MAX} times: try again")
 

@@ -98,7 +98,7 @@ def refuse_others(exports: Exports, joined: Joined) -> None:
     """Raise `CouldNotVerify` for an export of another notary or log."""
     for source, manifest in exports.manifests.items():
         if manifest.notary != joined.identity.notary_name:
-            raise CouldNotVerify(f"{source} is of {manifest.notary}, and the log of {joined.identity.notary_name}")
+            raise CouldNotVerify(f"{source} is of {manifest.notary}, and the log of {joined.identity.notary_name}: export this log's index")
         log_id = joined.identity.log_id.hex()
         if manifest.log.rpartition(" ")[2] != log_id:
             raise CouldNotVerify(f"{source} is of the log {manifest.log}, and this log has the id {log_id}: export an index of this log")

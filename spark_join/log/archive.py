@@ -13,8 +13,8 @@
 
 Only files that a range lists are read. So files that a crash left behind are harmless, and the next run of `archive` removes them. An
 unlisted file with a higher number than the last range may belong to a range that is lost. If it has records that the ranges lack, `archive`
-moves it to the folder `aside`. In each partition the first range begins at
-offset 0, and each later one where the one before it ended. An archive that has less than its ranges list is not read at all.
+moves it to the folder `aside`. In each partition the first range begins at offset 0, and each later one where the one before it ended. An
+archive that has less than its ranges list is not read at all.
 
 A reader that starts at some offsets does not open the files that end before them, and drops the earlier records of the others.
 """

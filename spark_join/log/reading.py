@@ -2,8 +2,8 @@
 
 Spark's own Kafka source cannot be used. Brokers do not compare the offsets that the records of a batch claim with those that they give the
 batch, and Java's client believes the claim. It drops a record that claims an earlier offset, and after one that claims a later offset all
-up to there; Spark reports no loss. So anybody who may write to a topic could hide records from the verifier, without the notary's key. To
-count what Java's client returns does not suffice: a batch whose end alone is read may have records that claim the offsets behind it.
+up to there; Spark reports no loss. So anybody who may write to a topic could hide records from the verifier, without the notary's key.
+Counting the records does not help: if reading begins inside a batch, the batch's records may claim the offsets of later ones.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from spark_join.log.kafka import OffsetRange
 FETCH_BYTES: Final = 4 << 20
 """Bytes of one fetch; a larger batch comes alone."""
 ROWS_MAX: Final = 10_000
-"""Records that a task has at once."""
+"""Records that a task has in memory at a time."""
 ROWS_BYTES: Final = 16 << 20
 """Bytes of their keys and values after which it takes no more."""
 FETCH_WAIT_MS: Final = 500

@@ -51,7 +51,7 @@ class Carry(msgspec.Struct):
     settled: int = 0
     """The `seen` of the last settle record in effect"""
     settled_offset: int = -1
-    """The offset of that record. A state of earlier software has none; -1 serves as well, as it is before every record that follows"""
+    """The offset of that record. A state of earlier software has none; -1 has the same effect, since all later records come after it"""
     formats: list[int] = msgspec.field(default_factory=lambda: [1])
     """The format versions that are active"""
     agreed_offset: int = -1

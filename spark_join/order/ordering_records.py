@@ -16,10 +16,10 @@
 | `salvage-done`, `trim` | public_key, seen, history, tree_size, root; a trim's position is its tree_size |
 | `malformed` | none: a byte too few or too many, an unknown version or kind, text that is not UTF-8 |
 
-Whether format version 2 is active depends on the records before: `effects` knows it. `incarnation`, `writer` (of a fence, whose
-`incarnation` is the one that it ends), `sequence`, `seen`, `first` and `tree_size` are the 8 bytes of a
-u64: they compare as bytes, and Spark's longs cannot hold all of them. `ids_digest` is the SHA-256 of the concatenated transaction ids:
-only the ids would make a row grow with the number of requests.
+Whether format version 2 is active depends on earlier records, which `effects` applies. A fence has the incarnation that it ends in
+`incarnation`, and its writer's in `writer`. These two, `sequence`, `seen`, `first` and `tree_size` are the 8 bytes of a u64: they compare
+as bytes, and Spark's longs cannot hold all of them. `ids_digest` is the SHA-256 of the concatenated transaction ids: with the ids
+themselves, a row would grow with the number of requests.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -105,7 +105,7 @@ def _loads(load: ClosedLoad, submissions_max: int, times: int = 1) -> list[Close
             party=party,
             seed=1_000 * load.seed + at,
             connections=connections if at else connections * times,
-            submissions_max=submissions_max if at else submissions_max * min(times, 5),  # five times two shares are all
+            submissions_max=submissions_max if at else submissions_max * min(times, 5),  # each is two tenths of all: five are all
         )
         for at, party in enumerate(PARTIES)
     ]

@@ -44,7 +44,7 @@ class Account(msgspec.Struct, frozen=True):
 
     @property
     def main_thread_s(self) -> float:
-        """The CPU time of the main thread, without the sampler's. A core is full when it is one second a second."""
+        """The CPU time of the main thread, without the sampler's. One second a second means that the thread uses a complete core."""
         apart = ("native threads", "sampler")
         return sum([cpu_s for stage, cpu_s in self.spent_s.items() if stage not in apart]) - sum(self.beside_s.values())
 
