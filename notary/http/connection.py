@@ -208,7 +208,8 @@ class Connection(asyncio.Protocol):
             return
         if self._state is ConnectionState.CLOSING and not self.unread_bytes and (self._ends_soon or self._transport.can_write_eof()):
             self._deadline_s = min(self._deadline_s, now_s + self._host.settings.goodbye_s)
-        if now_s > self._deadline_s and not (self._in_line or self._host.paused):  # then the server is late, not the client
+        # Before that, the server may be late, and not the client.
+        if now_s > self._deadline_s and (self._state is ConnectionState.CLOSING or not (self._in_line or self._host.paused)):
             self._late()
 
     def stop(self) -> None:

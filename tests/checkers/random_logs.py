@@ -1,6 +1,7 @@
 """Random logs from a seed, with anything that a writer with or without a key may append."""
 
 from random import Random
+from struct import pack
 
 from tests.checkers.records import FORMAT_VERSION, View
 from tests.checkers.replay import ORDERING
@@ -56,6 +57,11 @@ def _move(log: SignedLog, draw: Random, number: int) -> None:
             forger = private_key("forger")
             log.entry(incarnation, sequence, *labels, partition=partition, by=forger)
             log.write(draw.choice([5, 7, 8, 9]), draw.randbytes(draw.choice([2, 4, 8, 96])), by=forger)
+            # Each of the two keys signs what only the other one may, and the owner signs keys that are not endorsed.
+            log.entry(incarnation, sequence, *labels, partition=partition, by=log.owner)
+            log.write(8, pack(">I", 9), by=log.key)
+            log.write(7, public(forger) + forger.sign(b"notary/log-key/v1\n" + log.log_id + public(log.owner)))
+            log.write(7, public(forger) + log.key_body(private_key("another"))[32:])
         case 10:
             log.put(ORDERING, None, draw.choice([None, b"", b"\x01\x02", draw.randbytes(100), log.signed(1, b"short")]))
             log.activate(draw.choice([1, FORMAT_VERSION + 1, 65535]))

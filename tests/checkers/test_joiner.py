@@ -19,7 +19,7 @@ class Reading:
 
     def __init__(self, log: SignedLog, piece: int) -> None:
         self.joiner = Joiner(limits=JoinerLimits(step_requests_max=2))
-        self.batches: list[tuple[int, int, int, int, bool]] = []
+        self.batches: list[tuple[int, int, int, int, bool, list[str]]] = []
         self.stopped: FatalCode | None = None
         at = dict.fromkeys(log.by_partition, 0)
         while True:
@@ -34,7 +34,9 @@ class Reading:
 
     def _step(self, records: list[Record]) -> bool:
         ready = self.joiner.step(records, 0)
-        self.batches += [(b.offset, b.incarnation, b.sequence, b.log_time_ms, b.filled) for b in ready.batches]
+        for b in ready.batches:
+            ids = [request.transaction_id.hex() for request in b.requests]
+            self.batches.append((b.offset, b.incarnation, b.sequence, b.log_time_ms, b.filled, ids))
         if ready.evidence is not None:
             self.joiner.examined(ready.evidence)
             return True
@@ -48,7 +50,8 @@ def _compare(replayed: Replayed, reading: Reading) -> None:
     assert (joiner.history.view.seen, joiner.history.view.history) == (replayed.seen, replayed.history)
     assert (replayed.ended_by == "hole") == (joiner.hole is not None)
     assert (replayed.ended_by == "activate") == (reading.stopped is FatalCode.FORMAT_TOO_NEW)
-    assert reading.batches == [(b.offset, b.incarnation, b.sequence, b.log_time, b.signed_fill) for b in replayed.batches]
+    expected_batches = [(b.offset, b.incarnation, b.sequence, b.log_time, b.signed_fill, list(b.ids)) for b in replayed.batches]
+    assert reading.batches == expected_batches
     assert joiner.log_state is not None
     assert joiner.log_state.settled == replayed.settled
     _compare_incarnations(replayed, joiner)

@@ -174,6 +174,12 @@ def test_points_of_small_order_sign_nothing() -> None:
 # ---- fills ----
 
 
+def _by_a_later_key(log: SignedLog, value: bytes) -> bytes:
+    new = private_key("second")
+    log.write(7, log.key_body(new))
+    return log.fill_value(1, 1, value, by=new)
+
+
 BAD_FILLS: dict[str, Callable[[SignedLog, bytes], bytes]] = {
     "another partition": lambda log, value: log.fill_value(1, 1, value, partition=1),
     "another batch": lambda log, value: log.fill_value(1, 2, value),
@@ -182,6 +188,7 @@ BAD_FILLS: dict[str, Callable[[SignedLog, bytes], bytes]] = {
     "by the owner": lambda log, value: log.fill_value(1, 1, value, by=log.owner),
     "begins with another hash": lambda log, value: bytes(32) + log.fill_value(1, 1, value)[32:],
     "a byte longer": lambda log, value: log.fill_value(1, 1, value) + b"\0",
+    "by a later key": _by_a_later_key,
 }
 
 

@@ -32,10 +32,11 @@ FOUND_BY = {
 }
 """By mutant, the scope that must find it, and a word of the violation."""
 BROKEN = {
-    mutant.name: (Broken(mutant.symbol, mutant.code, mutant.broken), *FOUND_BY[mutant.name])
+    mutant.name: (Broken(mutant.symbol, mutant.code, mutant.broken), *FOUND_BY.pop(mutant.name))
     for mutant in MUTANTS
     if mutant.name in FOUND_BY
 }
+assert not FOUND_BY, f"no mutant has these names: {(*FOUND_BY,)}"
 BROKEN |= {
     "a restart continues behind what waits in the order (R8)": (
         Broken(Joiner._offsets_next, "0 if last is None else last.offset + 1", "self._read_next[ORDERING]"),

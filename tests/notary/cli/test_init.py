@@ -145,6 +145,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "name-not-utf-8": ("--name", "\udcff"),
     "empty-origin": ("--origin", ""),
     "origin-with-space": ("--origin", "a b"),
+    "origin-with-wide-space": ("--origin", "\u2003a"),
     "origin-with-plus": ("--origin", "a+b"),
     "origin-with-newline": ("--origin", "a\nb"),
     "origin-with-nul-like": ("--origin", "a\x01b"),

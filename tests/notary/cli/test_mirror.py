@@ -1,4 +1,4 @@
-"""Tests `notary mirror`: what it reports, and that it refuses what is no mirror. `tests/kafka/test_failover.py` has its process."""
+"""Tests `notary mirror`: what it reports, and that it refuses what is no mirror. `tests/deploy/manifests/test_users.py` has its process."""
 
 import argparse
 import asyncio

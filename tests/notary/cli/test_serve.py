@@ -378,7 +378,7 @@ def test_a_row_that_turns_out_corrupt_quarantines_the_index(own_decided: Path, n
         # A state, not a decision: the worker audits decisions by itself.
         state, _ = index.contents()["states"][0]
         put_row(index, STATES, state, b"garbage")
-    process = notary_process(folder / "notary.toml")
+    process = notary_process(folder / "notary.toml", flags=["--log-format", "json"])
     answer = httpx.get(f"{process.url}/v1/states/{format_state(state)}", trust_env=False, timeout=60)
     assert (answer.status_code, answer.json()["type"]) == (503, "/problems/not-ready")
     while "quarantined" not in (printed := httpx.get(f"{process.url}/readyz", trust_env=False, timeout=60)).text:
@@ -389,7 +389,8 @@ def test_a_row_that_turns_out_corrupt_quarantines_the_index(own_decided: Path, n
     process.signal(signal.SIGTERM)
     assert process.process.wait(EXIT_S_MAX) == 2
     process.check_quiet()
-    assert process.stderr().count("is quarantined: ") == 1
+    [fatal] = [json.loads(line) for line in process.stderr().splitlines() if "is quarantined: " in line]
+    assert fatal["level"] == "error"
     assert "never answers again" in serve_fails(folder / "notary.toml")
 
 

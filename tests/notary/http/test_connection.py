@@ -545,6 +545,8 @@ async def test_a_replaced_connection_whose_answer_is_not_read_ends_soon(call: by
         talk.connection._transport.set_write_buffer_limits(high=2 * len(LARGE))  # its client does not read too slowly yet
         await talk.send(call + behind)
         assert talk.connection.unread_bytes
+        talk.server.pause()
+        talk.connection._in_line = True  # no turn is needed to end it
         assert talk.connection.give_way(Overloaded("too many", 1))
         talk.connection.check(asyncio.get_running_loop().time() + talk.server.settings.goodbye_s + 0.1)
         await turns()
