@@ -68,6 +68,8 @@ WORDS = {
 WORDS |= {"kafka2.london.example": "10.77.4.1", "notary2.london.example": "10.77.4.1"}
 FOLDERS = {"/etc/notary": "config", "/var/lib/notary": "data", "/opt/kafka": "kafka", "/opt/notary": "notary"}
 NEW_WORKER = "https://10.77.4.1:8080"
+WITHOUT_STEPS = "a-mirror-in-another-cluster"
+"""The runbook has its commands, and `tests/rehearsals/test_mirrors.py` runs them."""
 
 _ITEM = re.compile(
     r"^```(?P<kind>sh|toml)(?P<back> back)?\n(?P<text>.*?)^```$|^\d+\. Do \[[^]]+\]\(#(?P<section>[a-z-]+)\)", re.MULTILINE | re.DOTALL
@@ -484,7 +486,7 @@ def test_every_command_of_the_page_under_load(installed: Installed) -> None:
             assert set(results) <= {DECIDED, NOT_READY, NOBODY_LISTENS}, results
 
         for section, _ in sections:
-            if section not in done:
+            if section not in done | {WITHOUT_STEPS}:
                 do(section)
         do(sections[0][0])
     running.well()

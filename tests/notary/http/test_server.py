@@ -235,19 +235,21 @@ async def test_clients_that_do_not_close_their_half_give_place() -> None:
         assert len(full.connections) == 2
 
 
+def silent_after_its_answer(server: Server, context: ssl.SSLContext) -> ssl.SSLSocket:
+    """Returns a client that has its last answer, and does not answer the end of TLS."""
+    address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+    client = context.wrap_socket(socket.create_connection(address), server_hostname="localhost")
+    client.sendall(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+    assert client.recv(1 << 16)
+    return client
+
+
 async def test_clients_that_do_not_answer_the_end_of_tls_give_place(tmp_path: Path) -> None:
     """Their connections are no longer counted, and end `goodbye_s` later. The server's timer continues."""
     server, context = secured(tmp_path, HttpSettings(connections_max=2))
     await server.start()
-    port = int(server.url.rpartition(":")[2])
-
-    def silent() -> ssl.SSLSocket:
-        client = context.wrap_socket(socket.create_connection(("127.0.0.1", port)), server_hostname="localhost")
-        client.sendall(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
-        assert client.recv(1 << 16)
-        return client
-
-    with await asyncio.to_thread(silent), await asyncio.to_thread(silent):
+    silent = [await asyncio.to_thread(silent_after_its_answer, server, context) for _ in range(2)]
+    with silent[0], silent[1]:
         await turns()
         assert [connection.state for connection in server.connections] == [ConnectionState.CLOSING] * 2
         assert server._make_place(0)
@@ -263,15 +265,7 @@ async def test_a_server_that_stops_does_not_wait_for_the_end_of_tls(tmp_path: Pa
     """A client that has its last answer, and does not close the connection, would keep the server until the end of its time to stop."""
     server, context = secured(tmp_path, HttpSettings())
     await server.start()
-    port = int(server.url.rpartition(":")[2])
-
-    def silent() -> ssl.SSLSocket:
-        client = context.wrap_socket(socket.create_connection(("127.0.0.1", port)), server_hostname="localhost")
-        client.sendall(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
-        assert client.recv(1 << 16)
-        return client
-
-    with await asyncio.to_thread(silent):
+    with await asyncio.to_thread(silent_after_its_answer, server, context):
         await turns()
         [connection] = server.connections
         assert connection.state is ConnectionState.CLOSING
