@@ -147,6 +147,19 @@ def test_locked_directory_admits_one_process(tmp_path: Path) -> None:
     subprocess.run(command, check=True)
 
 
+def test_a_link_of_a_stranger_is_not_followed(tmp_path: Path) -> None:
+    """Anybody may put a link into a shared temporary folder, under a name that looks like a leftover. Its target keeps all files."""
+    target, shared = tmp_path / "index", tmp_path / "shared"
+    for folder in (target, shared):
+        folder.mkdir()
+    (target / "CURRENT").write_bytes(b"x")
+    os.utime(target, (0, 0))
+    (shared / "a-link").symlink_to(target)
+    with temporary_folder(shared, "a-"):
+        assert (target / "CURRENT").read_bytes() == b"x"
+    assert (shared / "a-link").is_symlink()
+
+
 def test_temporary_folders_of_killed_processes_are_removed(tmp_path: Path) -> None:
     """An old one that no process has locked goes. One of another prefix, a young one and one in use stay."""
     left, young, other = [tmp_path / name for name in ("a-[1]left", "a-[1]young", "b-left")]
