@@ -283,6 +283,7 @@ class SubmissionQueue(Generic[Decision]):
             self._idle.set()
         for waiter in pending.waiters:
             waiter(decisions)
+        pending.waiters.clear()  # they have this object: without the garbage collector it would stay
 
     def _is_too_much(self, party: str, requests: int, size_bytes: int, *, ticketed: bool, reserve: bool) -> bool:
         """Returns True if an addition of this size exceeds the party's part of the capacity."""

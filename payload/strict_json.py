@@ -46,14 +46,13 @@ def decode_strictly(decode: Callable[[bytes], T], body: bytes) -> T:
     try:
         return decode(body)
     except msgspec.ValidationError as problem:
-        malformed = _mismatch(str(problem))
+        raise _mismatch(str(problem)) from None
     except (UnicodeDecodeError, msgspec.DecodeError) as problem:  # for invalid UTF-8 the first before msgspec 0.23
-        malformed = _not_utf8(body) or _broken(str(problem), body)
+        raise (_not_utf8(body) or _broken(str(problem), body)) from None
     except (ValueError, OverflowError, RecursionError) as problem:
         # Never seen with the types of this package, but msgspec may raise one for a huge number or deep nesting, and callers expect
         # `Malformed`.
-        malformed = Malformed(f"not JSON that can be read: {excerpt(str(problem))}")
-    raise malformed
+        raise Malformed(f"not JSON that can be read: {excerpt(str(problem))}") from None
 
 
 def within(outer: str, problem: Malformed) -> Malformed:

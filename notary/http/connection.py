@@ -349,12 +349,14 @@ class Connection(asyncio.Protocol):
         call, self._current = self._current, None
         self._behind.clear()
         self._unread = b""
-        if call is not None and before in (ConnectionState.BODY, ConnectionState.DECIDING):
-            call.leave()
-            if before is ConnectionState.BODY and call.reader is not None:
-                call.reader.left()
-            if call.left is not None:
-                call.left()
+        if call is not None:
+            reader, call.reader = call.reader, None
+            if before in (ConnectionState.BODY, ConnectionState.DECIDING):
+                call.leave()
+                if before is ConnectionState.BODY and reader is not None:
+                    reader.left()
+                if call.left is not None:
+                    call.left()
         if self._state is ConnectionState.CLOSED:
             return
         has_answer = self._writer.has_ended or self.unread_bytes or before is ConnectionState.ANSWERED
@@ -473,10 +475,11 @@ class Connection(asyncio.Protocol):
         if call is not self._current:
             call.complete = True
             return
+        reader, call.reader = call.reader, None  # the reader has the call: this frees both without the garbage collector
         if self._state is ConnectionState.BODY:
             self._go(Event.END)
-            if call.reader is not None:
-                self._guarded(call.reader.complete)
+            if reader is not None:
+                self._guarded(reader.complete)
             return
         if self._state is ConnectionState.REJECTED:
             self._last = self._is_last()

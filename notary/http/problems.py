@@ -70,7 +70,12 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def problem_of(error: NotaryError) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-    """Returns (status, headers, body) for an error. Raises `KeyError` for one that is not in the table, which is a bug."""
+    """Returns (status, headers, body) for an error. Raises `KeyError` for one that is not in the table, which is a bug.
+
+    The error loses its traceback. A frame there may have the error and the client's bytes in variables. Such a cycle of references stays in
+    memory until the garbage collector runs.
+    """
+    error.__traceback__ = None
     status, name, title = _TABLE[type(error)]
     headers = [(b"content-type", CONTENT_TYPE)]
     where = error.where if isinstance(error, Malformed) else ""

@@ -17,7 +17,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http.client import HTTPConnection, HTTPSConnection
 from typing import Generic, Self, TypeVar
 
@@ -120,6 +121,8 @@ class Attempt:
     url: str
     result: str
     reason: str = ""
+    at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"), compare=False)
+    """The time at which it ended."""
 
 
 class Recorded(Transport):
@@ -483,7 +486,9 @@ def test_every_command_of_the_page_under_load(installed: Installed) -> None:
             results = Counter(attempt.result for attempt in load.attempts[attempts:])
             reasons = Counter(attempt.reason for attempt in load.attempts[attempts:] if attempt.reason)
             print(f"{section}: {time.monotonic() - began_s:.0f} s, {load.decided - decided} submissions, {dict(results)}, {dict(reasons)}")
-            assert set(results) <= {DECIDED, NOT_READY, NOBODY_LISTENS}, results
+            failed = [attempt for attempt in load.attempts[attempts:] if attempt.result not in {DECIDED, NOT_READY, NOBODY_LISTENS}]
+            asked = [service for service in made.workers if any(f"//{service.host}:" in attempt.url for attempt in failed)]
+            assert not failed, "\n".join([*map(str, failed), *(service.last_lines for service in asked)])
 
         for section, _ in sections:
             if section not in done | {WITHOUT_STEPS}:

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import gc
 import socket
 import struct
 import threading
 import time
-from collections.abc import Generator
+from collections import Counter
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -29,6 +31,30 @@ from tests.notary.test_gate import Clock
 pytestmark = pytest.mark.seconds
 
 CLIENTS = 60
+OWN = {"ordering", "payload", "joiner", "notary"}
+
+
+@contextlib.contextmanager
+def garbage() -> Generator[Callable[[], Counter[str]], None, None]:
+    """Yields a function that returns the types of the project's objects, and of errors, that only the garbage collector frees."""
+
+    def found() -> Counter[str]:
+        gc.collect()
+        kinds = Counter(
+            type(each).__qualname__ for each in gc.garbage if isinstance(each, BaseException) or type(each).__module__.split(".")[0] in OWN
+        )
+        gc.garbage.clear()
+        return kinds
+
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        yield found
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
 
 
 class Held:
@@ -281,3 +307,44 @@ async def test_an_answer_that_is_complete_too_late_has_no_decision(
         service.app.take_verified(call, decode_submission(body, NOTARY), AnswerForm(True, None), 0.0)
         await call.found
         assert call.returned() == (202, {"decisions": [None]})
+
+
+@pytest.mark.parametrize("acceptor_processes", [0, 1], ids=["worker", "acceptors"])
+async def test_an_answered_call_is_freed_without_the_garbage_collector(
+    own_directory: NotaryDirectory, bank: Bank, acceptor_processes: int
+) -> None:
+    """Cycles of references would keep each submission's bytes until the collector runs, which costs a twentieth of a worker's time."""
+    state = fresh_state()
+    decided = spend(state)
+    kinds: dict[str, Callable[[], bytes]] = {
+        "new": lambda: bank.body(spend()),
+        "a retry": lambda: bank.body(decided),
+        "a double spend": lambda: bank.body(spend(state)),
+        "an unknown party": lambda: Bank("O=Another").body(spend()),
+        "malformed": lambda: b"{",
+        "a bad signature": lambda: Bank(bank.name).body(spend()),
+    }
+    paths = ["/checkpoint", f"/v1/transactions/{transaction_id(decided)}", "/tile/entries/000", "/tile/0/000", "/metrics", "/no"]
+    settings = {"limits.pending_requests_max": 2, "http.acceptor_processes": acceptor_processes}
+    async with serving(own_directory, settings) as service:
+        service.gate.set()
+        assert (await service.post(bank.body(decided))).status_code == 200
+        with Wire(str(service.http.base_url)) as wire, garbage() as found:
+
+            async def ask(kind: str, prefer: str = "") -> int:
+                if kind.startswith("/"):
+                    sent = f"GET {kind} HTTP/1.1\r\nHost: notary\r\n\r\n".encode()
+                else:
+                    body = kinds[kind]()
+                    sent = post_head(len(body), *([prefer] if prefer else [])) + body
+                return (await asyncio.to_thread(wire.send(sent).answer))[0]
+
+            for kind in [*kinds, *paths]:
+                assert {await ask(kind) for _ in range(5)} <= {200, 400, 401, 403, 404}
+                assert not found(), kind
+            service.gate.clear()
+            while await ask("new", "Prefer: wait=0") == 202:
+                pass
+            found()
+            assert {await ask("new") for _ in range(5)} == {503}
+            assert not found()
