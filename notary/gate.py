@@ -403,7 +403,11 @@ class Gate:
         return self._asked.whose_turn(self._decoding, addresses=self.duty.is_active)
 
     def _reject_older(self) -> None:
-        for body in self._asked.take_older(self._clock_s() - HELD_S_MAX):
+        before_s = self._clock_s() - HELD_S_MAX
+        stalled = {of_party: each.body for of_party, each in self._decoding.items() if each.since_s < before_s}
+        for of_party in stalled:
+            del self._decoding[of_party]
+        for body in (*stalled.values(), *self._asked.take_older(before_s)):
             text = f"it waited for more than {HELD_S_MAX:g} s, because this worker is busy: send the same again later, or to another worker"
             body.reject(self._with_ticket(Overloaded(text, math.ceil(HELD_S_MAX)), "capacity", None))
 
@@ -424,6 +428,7 @@ class Gate:
     def _decode_piece(self, decoding: "_Decoding", closed: NotaryError | None) -> None:
         """Decode one more piece of a body. After the last piece, admit or reject it."""
         body = decoding.body
+        decoding.since_s = self._clock_s()
         submission: AdmittedSubmission | None = None
         found: Exception | None = closed
         if closed is None:
@@ -566,12 +571,14 @@ class Gate:
 class _Decoding:
     """A body that is being decoded."""
 
-    __slots__ = ("body", "pieces")
+    __slots__ = ("body", "pieces", "since_s")
 
     def __init__(self, body: Body) -> None:
         self.body = body
         self.pieces: Generator[None, None, AdmittedSubmission] | None = None
         """The rest of the work; None before it begins."""
+        self.since_s = math.inf
+        """When its latest piece was decoded."""
 
 
 def _verified(signature: bytes, message: bytes) -> bool:

@@ -5,6 +5,7 @@ the caller then treats its sender as unreachable. Unknown members are skipped, s
 """
 
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from itertools import pairwise
 
 from notary.wire import ConflictJson as Conflict
@@ -79,6 +80,14 @@ def contradicting(answers: Sequence[Answer | None], requests: Sequence[Request])
                     why = f"consumed its state {format_state(state)}"
                     return f"the transaction at position {position} is committed, and that at position {before[0]} {why}", before[1], at
             consumed |= dict.fromkeys(requests[at].inputs, (position, at))
+    known = [(at, answer) for at, answer in enumerate(answers) if answer is not None]
+    consumers = {sha256(requests[at].transaction_id).hexdigest(): (at, answer) for at, answer in known}
+    for at, answer in known:
+        for conflict in answer.conflicts:
+            by, consumer = consumers.get(conflict.consumed_by, (at, None))
+            if consumer is not None and not (consumer.committed and consumer.position < answer.position):
+                why = f"the decision at position {answer.position} says that {consumer.transaction_id} consumed {conflict.state}"
+                return f"{why}, and that transaction is not committed before it", by, at
     return None
 
 

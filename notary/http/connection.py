@@ -25,7 +25,7 @@ from notary.http.machine import TRANSITIONS, ConnectionState, Event
 from notary.http.parsing import Head, Parser
 from notary.http.problems import problem_of
 from notary.http.settings import HttpSettings
-from notary.http.writing import ResponseWriter
+from notary.http.writing import PIECE_BYTES, ResponseWriter
 from ordering.errors import Malformed, NotaryError
 
 logger = logging.getLogger("notary.http")
@@ -133,6 +133,7 @@ class Connection(asyncio.Protocol):
         """Wait for the first head."""
         self._transport = cast(asyncio.Transport, transport)
         self.is_made = True
+        self._transport.set_write_buffer_limits(PIECE_BYTES)
         self._writer = ResponseWriter(self._transport)
         self._deadline_s = self._loop.time() + self._host.settings.head_s
         if self._made():
@@ -173,6 +174,7 @@ class Connection(asyncio.Protocol):
         if has_calls and self._transport.get_extra_info("sslcontext") is None:
             return True
         self._go(Event.EOF)
+        self._writer.pass_on(at_once=True)  # the transport closes when it has sent what it has
         return False
 
     def pause_writing(self) -> None:
@@ -191,7 +193,7 @@ class Connection(asyncio.Protocol):
     @property
     def unread_bytes(self) -> int:
         """The bytes of answers that its client does not read."""
-        return self._transport.get_write_buffer_size()
+        return self._writer.unread_bytes
 
     def postpone(self, seconds: float) -> None:
         """Move the deadline by the time for which the server was paused."""
@@ -239,7 +241,7 @@ class Connection(asyncio.Protocol):
         elif left is not None and self._state is ConnectionState.DECIDING:  # else its answer would wait for the rest of its body
             self._last = True
             left()
-        elif self._state is ConnectionState.IDLE:
+        elif self._state is ConnectionState.IDLE and not (self._behind or self._unread):
             self._go(Event.LATE)
         elif not is_closing:
             self._behind.clear()
@@ -359,13 +361,16 @@ class Connection(asyncio.Protocol):
                     call.left()
         if self._state is ConnectionState.CLOSED:
             return
-        has_answer = self._writer.has_ended or self.unread_bytes or before is ConnectionState.ANSWERED
+        has_answer = self._writer.has_ended or self.unread_bytes or self._reading_paused or before is ConnectionState.ANSWERED
         if has_answer and self._transport.can_write_eof() and not self._eof:
-            with contextlib.suppress(OSError):  # from asyncio, if the answer has met a closed socket: the next read reports that
-                self._transport.write_eof()
+            self._writer.end(self._write_eof)
             self._resume_reading()
         else:
-            self._transport.close()
+            self._writer.end(self._transport.close)
+
+    def _write_eof(self) -> None:
+        with contextlib.suppress(OSError):  # from asyncio, if the answer has met a closed socket: the next read reports that
+            self._transport.write_eof()
 
     def _start(self, call: Head) -> None:
         self._current = call

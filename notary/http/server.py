@@ -356,9 +356,10 @@ class _Making:
             return
         self._is_over = True
         self._server.has_made(self, self._network)
+        self._ended(self)
         if self._connection is None or not self._connection.is_made:
             self._server.release(self._network)
-        self._ended(self)
+            self._server.look_whether_empty()
 
 
 class _Listener:
@@ -427,17 +428,13 @@ class _Listener:
         if (rejection := server.admit(network)) is not None:
             self._reject(connection, rejection)
             return True
-        making = _Making(server, connection, network, self._certificates, self._ended)
+        making = _Making(server, connection, network, self._certificates, self._making.discard)
         self._making.add(making)
         if server.lines.may_go(client := ClientKey(network)):
             making.start()
         else:
             server.lines.wait(client, making.start)
         return True
-
-    def _ended(self, making: "_Making") -> None:
-        self._making.discard(making)
-        self._server.look_whether_empty()
 
     def _reject(self, connection: socket.socket, answer: Answer) -> None:
         with connection, contextlib.suppress(OSError):

@@ -2,6 +2,8 @@
 
 import asyncio
 import functools
+from collections import deque
+from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
 from math import inf
@@ -13,15 +15,21 @@ from notary.http.call import Answer
 READ_BYTES_MIN: Final = 64 << 10
 """The least number of bytes of its answers that a slow client must read within the deadline."""
 
+PIECE_BYTES: Final = 64 << 10
+"""The transport gets this many bytes at a time, until it has enough. Only then does it count them: with TLS it passes on all that it has,
+and does not see how much of that waits below."""
+
 
 class ResponseWriter:
     """Writes to one transport. The connection reports a client that reads too slowly with `hold`, and its recovery with `release`."""
 
-    __slots__ = ("_transport", "_unread_bytes", "has_ended", "held", "until_s")
+    __slots__ = ("_end", "_kept", "_transport", "_unread_bytes", "has_ended", "held", "until_s")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        self._unread_bytes = 0
+        self._kept: deque[bytes | memoryview] = deque()  # what the transport does not have yet
+        self._end: Callable[[], None] | None = None
+        self._unread_bytes = 0  # at `hold`, and of answers since then
         self.has_ended = False
         """True once the last answer of the connection was written."""
         self.held = False
@@ -33,8 +41,32 @@ class ResponseWriter:
         """Writes an answer, without its body for a HEAD. Returns the number of bytes."""
         data = encoded(answer, keep_alive=keep_alive, without_body=without_body)
         self.has_ended = not keep_alive
-        self._transport.write(data)
+        self._unread_bytes += len(data)
+        self._kept.append(data)
+        self.pass_on()
         return len(data)
+
+    def end(self, end: Callable[[], None]) -> None:
+        """Call `end` when the transport has all answers, and its client does not read too slowly."""
+        self._end = end
+        self.pass_on()
+
+    def pass_on(self, *, at_once: bool = False) -> None:
+        """Give the transport what it does not have yet, until it has enough; with `at_once` all of it."""
+        while self._kept and (at_once or not self.held):
+            data = self._kept.popleft()
+            if len(data) > PIECE_BYTES:
+                self._kept.appendleft(memoryview(data)[PIECE_BYTES:])
+                data = memoryview(data)[:PIECE_BYTES]
+            self._transport.write(data)
+        if self._end is not None and (at_once or not self.held):
+            end, self._end = self._end, None
+            end()
+
+    @property
+    def unread_bytes(self) -> int:
+        """The bytes of answers that its client does not read."""
+        return sum(map(len, self._kept)) + self._transport.get_write_buffer_size()
 
     def go_ahead(self) -> None:
         """Ask the client for the body that it has announced (100 Continue)."""
@@ -42,15 +74,16 @@ class ResponseWriter:
 
     def hold(self, until_s: float) -> None:
         """The client reads too slowly: it must have read enough at `until_s`."""
-        self.held, self._unread_bytes, self.until_s = True, self._transport.get_write_buffer_size(), until_s
+        self.held, self._unread_bytes, self.until_s = True, self.unread_bytes, until_s
 
     def release(self) -> None:
         """The client has read its answers."""
         self.held = False
+        self.pass_on()
 
     def has_read(self) -> bool:
         """Returns True if the client has read `READ_BYTES_MIN` since `hold`, which earns it another deadline."""
-        return self._transport.get_write_buffer_size() <= self._unread_bytes - READ_BYTES_MIN
+        return self.unread_bytes <= self._unread_bytes - READ_BYTES_MIN
 
 
 def encoded(answer: Answer, *, keep_alive: bool, without_body: bool = False) -> bytes:

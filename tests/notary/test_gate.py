@@ -432,6 +432,19 @@ async def test_no_body_waits_for_ever_while_the_log_stalls(shared: Gate, queue: 
     assert shared.body_bytes == newer.size
 
 
+async def test_nor_does_one_that_is_half_decoded(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:
+    """The worker became busy between two of its pieces."""
+    shared._turn_s_max = -1.0  # a piece in each turn
+    body = complete(shared, KNOWN.body(spend()))
+    await asyncio.sleep(0)
+    assert shared._decoding
+    queue.put(shared.admit(OTHER.body(*(spend() for _ in range(50)))))
+    clock.now_s += HELD_S_MAX + 0.1
+    await asyncio.wait_for(body.done, 5)
+    assert overloaded(body).ticket
+    assert (shared.body_bytes, queue.pending_requests) == (0, 50)
+
+
 async def test_bodies_that_wait_are_rejected_when_the_gate_closes(file: Path, clock: Clock, queue: SubmissionQueue[None]) -> None:
     """No batch is taken any more, so nothing wakes the gate: it looks by itself whether it has closed."""
     problem: list[NotReady] = []

@@ -7,6 +7,7 @@ import ssl
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary.cli import main
 from notary.cli.submit import tls_of
-from notary.client import Answer, Contradiction, KnownNotaries, Rejected, Unanswered, Unproven, tls_context
+from notary.client import Answer, Contradiction, KnownNotaries, Rejected, Unanswered, Unproven, tls_context, transaction_ids
 from notary.client.answers import read_transaction
 from notary.client.transport import http_client
 from notary.receipts import VerifierKey
@@ -411,6 +412,23 @@ async def test_a_proven_double_spend_is_evidence(second: dict[str, Any], positio
     with pytest.raises(Contradiction, match=r"position 1 is committed, and that at position 0 consumed its state \w+:0") as raised:
         await answering
     assert [answer.position for answer, _ in raised.value.evidence] == [0, 1]
+
+
+@pytest.mark.parametrize("by", [0, 1], ids=["another", "itself"])
+@pytest.mark.parametrize("receipts", [True, False])
+async def test_a_consumer_that_is_not_committed_before_is_evidence(by: int, *, receipts: bool) -> None:
+    """A notary that forgets a decision, and not what it consumed, would reject the retry because of the transaction itself."""
+    requests = [request(1), request(2)]
+    consumer = sha256(bytes.fromhex(transaction_ids(requests, NAME)[by])).hexdigest()
+    conflict = {"state": request(2)["inputs"][0], "kind": "input", "consumed_by": consumer}
+    rejected = {"outcome": "rejected", "reason": "input-conflict", "conflicts": [conflict]}
+    changes: list[dict[str, Any]] = [{"position": 1, "log_time": 1_000}, {"position": 0, "log_time": 1_000, **rejected}]
+    if not receipts:
+        assert [answer.committed for answer in await answered(requests, *changes, receipts=False)] == [True, True]
+        return
+    with pytest.raises(Contradiction, match=r"position 0 says that \w+ consumed .* not committed before it") as raised:
+        await answered(requests, *changes)
+    assert [answer.position for answer, _ in raised.value.evidence] == [1, 0][by:]
 
 
 async def test_a_double_spend_without_receipts_does_not_count() -> None:

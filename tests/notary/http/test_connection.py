@@ -500,6 +500,29 @@ async def test_calls_that_came_before_a_stop_do_not_cut_the_answer() -> None:
         assert await _rest(talk) > len(LARGE)
 
 
+async def test_a_half_close_does_not_cut_an_answer_that_leaves() -> None:
+    """The transport closes itself, and does not have all of the answer yet."""
+    async with talking() as talk:
+        await talk.send(GET.replace(b"/now", b"/large"))
+        talk.client.shutdown(socket.SHUT_WR)
+        await talk.until(ConnectionState.CLOSING)
+        assert await _rest(talk) > len(LARGE)
+
+
+async def test_calls_that_wait_at_a_stop_do_not_cut_the_answer_before_them() -> None:
+    """That answer has left the transport, and its client still reads it. One call is kept, and the others are in the socket."""
+    async with talking() as talk:
+        await talk.send(GET.replace(b"/now", b"/large"))
+        read = 0
+        while talk.connection.unread_bytes:
+            read += len(await talk.read())
+        talk.server.pause()
+        await _send_more(talk)
+        assert talk.connection.state is ConnectionState.IDLE
+        talk.connection.stop()
+        assert read + await _rest(talk) > len(LARGE)
+
+
 @pytest.mark.parametrize("at_once", [False, True])
 async def test_calls_behind_a_replaced_long_poll_do_not_cut_its_answer(at_once: bool) -> None:
     """An acceptor process gets the answer from its worker, so it leaves some turns after the connection has given its place."""
@@ -747,13 +770,22 @@ class Counted:
         self._write(data)
 
 
-async def test_who_reads_slowly_has_more_time() -> None:
-    """At the deadline, a client that has read a good part of its answer gets the same time again; another one is closed."""
+@pytest.mark.parametrize("more", [False, True])
+async def test_who_reads_slowly_has_more_time(*, more: bool) -> None:
+    """At the deadline, a client that has read a good part of its answers gets the same time again; another one is closed.
+
+    An answer that is written meanwhile does not change what the client has read.
+    """
     async with talking() as talk:
-        await talk.send(GET.replace(b"/now", b"/large"))
+        talk.connection._transport.set_write_buffer_limits(high=2 * len(LARGE))  # the next call begins
+        await talk.send(GET.replace(b"/now", b"/large") + head("/read") + CHUNKS_END)
+        await talk.until(ConnectionState.DECIDING)
+        talk.connection._transport.set_write_buffer_limits()
         unread = talk.connection.unread_bytes
         while talk.connection.unread_bytes > unread - READ_BYTES_MIN:  # the kernel may have had half of the answer already
             await talk.read()
+        if more:
+            talk.app.calls[1].answer((200, TEXT, LARGE))
         await late(talk)
         assert not talk.connection._transport.is_closing()
         await late(talk)
@@ -939,6 +971,18 @@ async def test_the_error_leaves_after_a_call_that_is_decided_later(monkeypatch: 
         while data := await talk.read():
             answers += data
         assert [answers.count(status) for status in (b"HTTP/1.1 200", b"HTTP/1.1 400")] == [2, 1]
+
+
+async def test_a_call_that_waits_for_its_turn_learns_that_its_connection_is_replaced() -> None:
+    """The connection was idle before. A connection that ends without a word might have lost an answer."""
+    async with talking() as talk:
+        await talk.send(GET)
+        assert (await talk.read()).startswith(b"HTTP/1.1 200")
+        talk.server.pause()
+        await talk.send(GET)
+        assert talk.connection.state is ConnectionState.IDLE
+        assert talk.connection.give_way(Overloaded("too many", 1))
+        assert b"retry-after: 1" in await talk.read()
 
 
 async def test_a_connection_that_gives_its_place_drops_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:

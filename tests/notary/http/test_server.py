@@ -26,7 +26,7 @@ from notary.http.server import Server, bind
 from notary.http.settings import HttpSettings
 from notary.tls import Certificates, TlsFiles
 from tests.notary.certificates import Authority
-from tests.notary.http.test_connection import GET, Scripted, connected, head, served, turns
+from tests.notary.http.test_connection import GET, LARGE, Scripted, connected, head, served, turns
 
 BURST = 100
 TURNS = 8
@@ -235,13 +235,34 @@ async def test_clients_that_do_not_close_their_half_give_place() -> None:
         assert len(full.connections) == 2
 
 
-def silent_after_its_answer(server: Server, context: ssl.SSLContext) -> ssl.SSLSocket:
-    """Returns a client that has its last answer, and does not answer the end of TLS."""
+def silent_after_its_answer(server: Server, context: ssl.SSLContext, path: bytes = b"/now") -> ssl.SSLSocket:
+    """Returns a client that has its last answer, or the beginning of it, and does not answer the end of TLS."""
     address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
     client = context.wrap_socket(socket.create_connection(address), server_hostname="localhost")
-    client.sendall(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+    client.sendall(GET.replace(b"/now", path).replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
     assert client.recv(1 << 16)
     return client
+
+
+async def test_unread_answers_count_with_tls_too(tmp_path: Path) -> None:
+    """So they have a bound, and a client that reads steadily gets all of its last answer, also if that takes more than `head_s`."""
+    server, context = secured(tmp_path, HttpSettings())
+    server.application = Scripted()
+    await server.start()
+    with await asyncio.to_thread(silent_after_its_answer, server, context, b"/large") as client:
+        await turns()
+        [connection] = server.connections
+        assert connection.unread_bytes > len(LARGE) // 2
+        connection.postpone(-server.settings.head_s - 1)
+        connection.check(asyncio.get_running_loop().time())
+
+        def rest() -> int:
+            with contextlib.suppress(OSError):
+                return sum(map(len, iter(lambda: client.recv(1 << 16), b"")))
+            return 0
+
+        assert await asyncio.to_thread(rest) > len(LARGE) - (1 << 16)
+    await server.stop(1)
 
 
 async def test_clients_that_do_not_answer_the_end_of_tls_give_place(tmp_path: Path) -> None:
@@ -575,3 +596,17 @@ async def test_a_connection_that_is_being_made_when_the_server_stops_is_answered
     await stopping
     assert answer.startswith(b"HTTP/1.1 200")
     assert b"connection: close" in answer
+
+
+async def test_a_connection_in_the_backlog_of_a_server_that_stops_has_time_for_its_call() -> None:
+    """It is the only one, and its call comes a moment after it was made."""
+    server = Server(Scripted(), bind("127.0.0.1", 0))
+    await server.start()
+    loop = asyncio.get_running_loop()
+    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as client:
+        client.setblocking(False)
+        stopping = asyncio.create_task(server.stop(30))
+        await turns(20)
+        await loop.sock_sendall(client, GET)
+        assert b"connection: close" in await loop.sock_recv(client, 1 << 16)
+    await stopping
