@@ -522,6 +522,7 @@ class Driver(Generic[Decision]):
             lost = await examine(self._log, self.joiner.history.last_run, self.joiner.marks, contents=False)
         except (NotReady, Fatal) as problem:
             logger.info("the log cannot be examined now, trying again: %s", problem)
+            self._check_wanted = True
             return
         if lost:
             self._contradicted(lost, began_s)

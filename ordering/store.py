@@ -28,6 +28,8 @@ STORE_FORMAT_VERSION: Final = 1
 
 _NO_SPACE: Final = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 """Parts of RocksDB's errors when the disk is full, or this user's quota on it."""
+OPEN_FILES: Final = os.strerror(errno.EMFILE)
+"""A part of the errors of RocksDB and Python for a process, or a machine, that has as many open files as it may have."""
 
 _LOCK = "/LOCK: "
 KEY: Final = Struct(">IQ")
@@ -105,8 +107,8 @@ def has_no_space(problem: BaseException) -> bool:
 def open_store(path: Path) -> tuple[Rdict, str | None]:
     """Returns the store, and RocksDB's error about a last write that a crash interrupted, or None.
 
-    Such a write was never acknowledged and is dropped. Raises `ConfigurationError` when another process has the store open, `Fatal` when it
-    is damaged or its disk is full.
+    Such a write was never acknowledged and is dropped. Raises `ConfigurationError` when another process has the store open, or this one
+    may not open its files, `Fatal` when it is damaged or its disk is full.
     """
     settings = options(create=False)
     try:
@@ -122,6 +124,9 @@ def open_store(path: Path) -> tuple[Rdict, str | None]:
         if has_no_space(problem):  # recovery writes too; an older copy would lack acknowledged records
             what = f"the log in {path} cannot be opened: {problem}; free or replace the disk, then restart"
             raise Fatal(FatalCode.DISK_FULL, what) from problem
+        if OPEN_FILES in str(problem):
+            what = f"the log in {path} cannot be opened: {problem}; raise this process's limit of open files (`ulimit -n`, `LimitNOFILE=`)"
+            raise ConfigurationError(what) from problem
         if _LOCK in str(problem):
             raise ConfigurationError(f"the log in {path} is open elsewhere: one process only; stop the other one first") from problem
         raise Fatal(FatalCode.LOG_DAMAGED, f"the log in {path} cannot be opened: {problem}; restore it from a copy") from problem

@@ -28,10 +28,9 @@ from rocksdict import (
     WriteBatch,
 )
 
-from notary.index.store import DECISIONS, FAMILIES, STATES, Family, Reading, disk_full
+from notary.index.store import DECISIONS, FAMILIES, STATES, Family, Reading, raise_if_short
 from ordering.errors import ConfigurationError, Fatal, FatalCode
 from ordering.settings import Fixed, Positive
-from ordering.store import has_no_space
 
 MEMTABLE_BLOOM_RATIO: Final = 0.1
 LOOKED_UP: Final = (STATES, DECISIONS)
@@ -195,11 +194,10 @@ def open_store(directory: Path, settings: IndexSettings, *, read_only: bool = Fa
         if any(reason in text for reason in _NOT_WRITABLE):
             # Readers need to write too: `viewing` links the files into a folder inside the index.
             raise ConfigurationError(f"the index {directory} cannot be written: {text}. {_NAME_ANOTHER}") from None
+        raise_if_short(directory, problem)  # it may be LOCK that cannot be made or opened
         # Match the file's name: the word "lock" alone is also in "block", which RocksDB uses in errors about corrupt data.
         if text.startswith("IO error") and "/LOCK: " in text:
             raise ConfigurationError(f"the index {directory} is in use by another process: stop it, or give this worker its own") from None
-        if has_no_space(problem):
-            raise disk_full(directory, problem) from problem
         raise Fatal(
             FatalCode.INDEX_DAMAGED,
             f"the index {directory} does not open: {text}. It is damaged or unreadable: move it away, then restore a snapshot"

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol, overload
 
-from ordering.errors import CorruptRecord, Fatal, FatalCode, NotaryError
-from ordering.store import has_no_space
+from ordering.errors import ConfigurationError, CorruptRecord, Fatal, FatalCode, NotaryError
+from ordering.store import OPEN_FILES, has_no_space
 
 INDEX_FORMAT_VERSION: Final = 5
 STATES, DECISIONS, POSITIONS, TILES, META = "states", "decisions", "positions", "tiles", "meta"
@@ -96,12 +96,19 @@ class Store(Protocol):
         ...
 
 
-def disk_full(directory: Path, problem: Exception) -> Fatal:
-    """Returns the fault of an index that cannot be opened because its disk has no space left."""
-    return Fatal(
-        FatalCode.DISK_FULL,
-        f"the index {directory} does not open: {problem}. Free or replace its disk, then start again (docs/runbook.md, 'A disk is full')",
-    )
+def raise_if_short(directory: Path, problem: Exception) -> None:
+    """Raise the error of an index that needs more space or open files: it is not damaged. Return for any other error."""
+    if has_no_space(problem):
+        raise Fatal(
+            FatalCode.DISK_FULL,
+            f"the index {directory} does not open: {problem}. Free or replace its disk, then start again (docs/runbook.md,"
+            " 'A disk is full')",
+        ) from problem
+    if OPEN_FILES in str(problem):
+        raise ConfigurationError(
+            f"the index {directory} cannot be opened: {OPEN_FILES}. Raise this process's limit (`ulimit -n`, `LimitNOFILE=`): all files"
+            " of an index stay open, and a file has at most 64 MiB"
+        ) from problem
 
 
 class Reading:
@@ -126,6 +133,5 @@ def raise_fatal(directory: Path, problem: BaseException) -> None:
         raise Fatal(FatalCode.INDEX_DAMAGED, f"the index {directory} is corrupt: {problem}. {REMEDY}") from problem
     if isinstance(problem, NotaryError) or not isinstance(problem, Exception):  # rocksdict raises bare Exception
         return
-    if has_no_space(problem):  # opening a new index writes its first rows
-        raise disk_full(directory, problem) from problem
+    raise_if_short(directory, problem)  # opening a new index writes its first rows
     raise Fatal(FatalCode.INDEX_DAMAGED, f"the index {directory} cannot be read: {problem}. {REMEDY}") from problem

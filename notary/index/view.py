@@ -33,7 +33,7 @@ from notary.index.rocks import IndexSettings, RocksFamily, open_store
 from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, REMEDY, STATES, TILES, Reading
 from notary.index.tiles import StoredTree
 from ordering.durable import temporary_folder
-from ordering.errors import ConfigurationError, CorruptRecord, Fatal, FatalCode
+from ordering.errors import ConfigurationError, CorruptRecord, Fatal, FatalCode, NotaryError
 from ordering.ids import STATE_REF_BYTES, TRANSACTION_ID_BYTES, StateRef, TransactionId
 
 ATTEMPTS_MAX: Final = 1_000
@@ -171,8 +171,9 @@ def _open(directory: Path) -> Rdict:
         try:
             link_files(directory, links)
             return open_store(links, SETTINGS, read_only=True)
-        except Fatal as problem:
-            raise Fatal(problem.code, str(problem).replace(str(links), str(directory))) from problem
+        except NotaryError as problem:
+            problem.args = (str(problem).replace(str(links), str(directory)),)
+            raise
 
 
 def link_files(directory: Path, links: Path) -> None:

@@ -16,7 +16,7 @@ from notary.index import IndexView, rows, viewing
 from notary.index.store import DECISIONS, POSITIONS, STATES
 from notary.salvage.statements import SourceRefused
 from notary.tree import TreeView
-from ordering.errors import ConfigurationError, CorruptRecord, Fatal
+from ordering.errors import CorruptRecord, Fatal, FatalCode
 from ordering.ids import TRANSACTION_ID_BYTES, StateRef
 from ordering.salvage import Decided, Item, decode_items, encode_items
 
@@ -124,7 +124,10 @@ class StoredIndex:
 
 @contextlib.contextmanager
 def open_indexes(directories: Sequence[Path], log_id: bytes, progress: Progress) -> Iterator[list[StoredIndex]]:
-    """Open these indexes for the length of a block. Raises `SourceRefused` for one that is damaged, quarantined or of another log."""
+    """Open these indexes for the length of a block. Raises `SourceRefused` for one that is damaged, quarantined or of another log.
+
+    Raises the errors of `viewing` for one that cannot be opened now.
+    """
     with contextlib.ExitStack() as stack:
         found = []
         for directory in directories:
@@ -142,8 +145,10 @@ def open_indexes(directories: Sequence[Path], log_id: bytes, progress: Progress)
 
 @contextlib.contextmanager
 def _sound(name: str) -> Iterator[None]:
-    """Raise `SourceRefused` for an index that cannot be read in this block."""
+    """Raise `SourceRefused` for an index that is found to be damaged in this block."""
     try:
         yield
-    except (ConfigurationError, CorruptRecord, Fatal) as problem:
+    except (CorruptRecord, Fatal) as problem:
+        if isinstance(problem, Fatal) and problem.code is not FatalCode.INDEX_DAMAGED:
+            raise  # a full disk, for example: the index may have the only copy of decisions
         raise SourceRefused(f"the index {name} is no source: {problem}. Leave it out, or give a sound copy") from problem

@@ -124,10 +124,13 @@ class KeyFiles:
         return history
 
     def _own_files(self) -> list[Path]:
-        return sorted(self._work.glob(_NAMES.format("*")), key=_number)
+        """Returns the key files of attempts, in order. The folder may have others: `--work` names any folder."""
+        return sorted([file for file in self._work.glob(_NAMES.format("*")) if _digits(file).isdecimal()], key=_number)
+
+
+def _digits(key_file: Path) -> str:
+    return key_file.stem.removeprefix("key-")
 
 
 def _number(key_file: Path) -> int:
-    """Returns the number of an attempt; -1 for a file that no attempt made."""
-    digits = key_file.stem.rpartition("-")[2]
-    return int(digits) if digits.isdecimal() else -1
+    return int(_digits(key_file))

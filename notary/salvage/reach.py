@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from joiner.control import LogState
+from joiner.incarnations import Incarnations
 from joiner.payloads import is_content
 from joiner.snapshot import JoinerSnapshot
 from ordering.records import Checkpoint, Entry, Fence, Key, Register
@@ -61,7 +62,7 @@ class Reach(msgspec.Struct, frozen=True):
 def reach_of(snapshot: JoinerSnapshot, log: LogState, decisions: int) -> Reach:
     """Returns the reach, from the state of a joiner that has read both topics to their ends."""
     came = {(partition, *batch[:2]): batch[2] for partition, batches in snapshot.buffer for batch in batches}
-    waiting, size, seen = list[WaitingBatch](), 0, 0
+    incarnations, waiting, size, seen = Incarnations(snapshot.incarnations), list[WaitingBatch](), 0, 0
     for queued in snapshot.queue:
         record, value = queued.record, queued.source.value or b""
         if isinstance(record, Key) and record_is_signed(value, log.log_id, log.owner_key):
@@ -71,8 +72,13 @@ def reach_of(snapshot: JoinerSnapshot, log: LogState, decisions: int) -> Reach:
         seen = max(seen, record.view.seen)
         if isinstance(record, Checkpoint):
             size = max(size, record.tree_size)
-        if isinstance(record, Entry):
+        if isinstance(record, Register):
+            incarnations.register(record.nonce, record.name, 0)
+        if isinstance(record, Fence):
+            incarnations.fence(record.incarnation, record.sequence_last)
+        if isinstance(record, Entry) and incarnations.counts(record.incarnation, record.sequence):
             name = record.incarnation, record.sequence
+            incarnations.count(*name, 0)
             values = [each.value for each in came.get((record.partition, *name), ()) if each.value is not None]
             is_here = any(is_content(each, record.partition, *name, record.payload_hash, log) for each in values)
             missing = not waiting or not is_here  # the first one is the hole

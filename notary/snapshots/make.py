@@ -76,14 +76,16 @@ def make(
 
 def remove_links(index: Path) -> None:
     """Remove the links that a killed `make` left, as far as this user may. A `make` that runs keeps its own, since it holds the lock."""
-    with contextlib.suppress(OSError), locked_directory(index / STAGE):
+    with contextlib.suppress(OSError, ConfigurationError), locked_directory(index / STAGE):
         empty(index / STAGE)
 
 
 def empty(stage: Path) -> None:
-    """Remove all that is in a folder."""
+    """Remove all that is in a folder. Raises `ConfigurationError` for a link to one: its files are not this software's."""
+    if stage.is_symlink():
+        raise ConfigurationError(f"{stage} is a link, and this software makes a folder there: remove the link")
     for left in stage.iterdir():
-        shutil.rmtree(left) if left.is_dir() else left.unlink()
+        shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
 
 
 def _cut_off(log: Path) -> None:

@@ -113,8 +113,8 @@ def restore(store: SnapshotStore, manifest: Manifest, index: Path, progress: Pro
     make_directory(stage)
     with alone_in(stage, f"another process is restoring {index}: wait for it"):
         try:
-            _check_can_be_replaced(index)
             empty(stage)
+            _check_can_be_replaced(index, stage / "empty")
             _copy(store, manifest, stage, progress)
             _compare(stage, manifest)
             # A crash before this line leaves the folder beside the index, after it the complete index. It fails if the target has files.
@@ -136,12 +136,11 @@ def remove_stage(index: Path) -> None:
         shutil.rmtree(stage)
 
 
-def _check_can_be_replaced(index: Path) -> None:
-    """Raise `ConfigurationError` for an empty folder that cannot be removed: it cannot be replaced either."""
+def _check_can_be_replaced(index: Path, by: Path) -> None:
+    """Replace an empty folder by another empty one. Raises `ConfigurationError` if it cannot be replaced."""
     try:
-        mode = index.stat().st_mode
-        index.rmdir()
-        index.mkdir(mode & 0o7777)  # a link to it leads to a folder again, also after a restore that fails
+        by.mkdir(index.stat().st_mode & 0o7777)
+        by.replace(index)  # in one step: behind a link to nothing a worker could not make its index
     except FileNotFoundError:
         pass
     except OSError as problem:

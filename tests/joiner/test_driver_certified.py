@@ -783,6 +783,32 @@ async def test_forged_records_silence_nobody(start: Start, log: FaultyLog, monke
     assert worker.sender.incarnation == 1
 
 
+async def test_a_look_that_fails_is_repeated(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a payload partition has no leader, the log cannot be compared. The worker does so later, without another bad signature."""
+    monkeypatch.setattr(joiner.driver, "CHECK_AGAIN_S", 0.1)
+    worker = start(driver=DriverSettings(poll_ms=10, watch_ms=20))
+    await worker.decided("a")
+    await worker.until(lambda: worker.driver.not_ready() is None)
+    (partition,) = [each for each in worker.joiner.marks if each != ORDERING]
+    offset = worker.joiner.marks[ORDERING].offset
+    before = log.read(ORDERING, offset, 1, 1)[0]
+    log._records[ORDERING][offset] = Record(ORDERING, offset, before.append_time_ms + 1, before.key, before.value)
+    asked, checked_at_s = list[LogOffsets](), worker.driver._checked_at_s
+
+    def without_leader(offsets: dict[int, LogOffsets]) -> None:
+        asked.append(offsets.pop(partition))
+
+    log.on_offsets = without_leader
+    log.put_signed(Retire(1), KEY)
+    await worker.until(lambda: worker.joiner.offset_head == log.ends()[0])
+    await worker.until(lambda: worker.driver._checked_at_s > checked_at_s)
+    watched = len(asked)
+    await worker.until(lambda: len(asked) > watched + 2)
+    assert worker.driver.not_ready() is None
+    log.on_offsets = None
+    await worker.until(reason(worker, f"record {offset} of the ordering topic"))
+
+
 async def test_replay_of_many_records(start: Start, log: FaultyLog) -> None:
     """The signatures of many records, bad ones among them, are verified in a thread, and the replay gives the same decisions."""
     worker = start()

@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -368,6 +370,24 @@ def test_a_full_disk_is_no_damage(why: str, directory: Path, monkeypatch: pytest
         EmbeddedLog.open(directory)
     assert raised.value.code is FatalCode.DISK_FULL
     assert "copy" not in str(raised.value)
+
+
+def test_a_log_that_needs_more_open_files_is_not_damaged(directory: Path) -> None:
+    """No message proposes to restore it from a copy, which would lack its last records, or to stop another process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(free := os.dup(0))
+    problems: list[str] = []
+    for more in count():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + more, hard))
+        try:
+            EmbeddedLog.open(directory)
+            break
+        except ConfigurationError as problem:
+            problems.append(str(problem))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert problems
+    assert [problem for problem in problems if "raise this process's limit" not in problem] == []
 
 
 async def test_a_rotten_block_is_no_empty_partition(directory: Path) -> None:

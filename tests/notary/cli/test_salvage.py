@@ -6,9 +6,11 @@ import io
 import json
 import os
 import re
+import resource
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,11 @@ from notary.config import load
 from notary.index import rows, viewing
 from notary.index.meta import encode
 from notary.salvage import indexes
-from notary.salvage.statements import THE_LOG, ChoiceRefused
+from notary.salvage.statements import THE_LOG, ChoiceRefused, SourceRefused
 from notary.verify import decision_and_receipt, verify_receipt
 from ordering.durable import move_into_place
 from ordering.embedded import EmbeddedLog
-from ordering.errors import NotaryError, NotReady, OutOfRange
+from ordering.errors import ConfigurationError, NotaryError, NotReady, OutOfRange
 from ordering.log import ORDERING, LogOffsets
 from ordering.records import Entry, Key, OwnerRecord, SalvageBegin, decode
 from ordering.salvage import Hashed, encode_items
@@ -951,6 +953,29 @@ def test_an_index_with_a_wrong_row(wreck: Wreck, place: int, what: str, why: str
     with opened(wreck.index) as index:
         put_row(index, *row)
     assert why in wreck.refused("--index", wreck.index, "--plan")
+
+
+def test_an_index_that_cannot_be_opened_now_is_not_left_out(wreck: Wreck) -> None:
+    """A sound index with more files than this process may open may have the only copy of decisions."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(free := os.dup(0))
+    problems: list[str] = []
+    for more in count():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + more, hard))
+        try:
+            with indexes.open_indexes([wreck.index], b"", lambda *_: None):
+                pass
+        except SourceRefused as problem:
+            problems.append(str(problem))
+            break
+        except (OSError, ConfigurationError) as problem:
+            problems.append(str(problem))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    *others, last = problems
+    assert "is of another log" in last
+    assert others
+    assert [problem for problem in others if "open files" not in problem or "eave it out" in problem] == []
 
 
 def test_a_plan_names_suspected_sources(wreck: Wreck) -> None:

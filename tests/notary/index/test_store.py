@@ -1,9 +1,12 @@
 """The contract of `notary.index.store`, tested with RocksDB and with the simulator's disk."""
 
+import os
+import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ import pytest
 from notary.index import IndexSettings
 from notary.index.rocks import RocksStore, open_store
 from notary.index.store import DECISIONS, FAMILIES, META, STATES, Store
-from ordering.errors import Fatal, FatalCode
+from ordering.errors import ConfigurationError, Fatal, FatalCode
 from ordering.settings import INTEGER_MAX
 from tests.simulation.disk import SimulatedDisk, SimulatedStore
 
@@ -124,6 +127,19 @@ class TestTheSimulatedDisk:
         assert disk.families[META] == {b"a": b"1"}
 
 
+def test_a_full_disk_is_no_second_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LOCK is one of the first files of a new index. Without space for it, no other process has the index open."""
+
+    def full(*_: object, **__: object) -> None:
+        why = "No space left on device"
+        raise Exception(f"IO error: {why}: while open a file for lock: {tmp_path}/LOCK: {why}")  # as RocksDB writes it
+
+    monkeypatch.setattr("notary.index.rocks.Rdict", full)
+    with pytest.raises(Fatal, match="Free or replace its disk") as raised:
+        RocksStore.open(tmp_path, IndexSettings())
+    assert raised.value.code is FatalCode.DISK_FULL
+
+
 @pytest.mark.parametrize("why", ["No space left on device", "Disk quota exceeded"])
 def test_a_disk_that_fills_while_an_index_opens(why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Options are set after RocksDB has opened, and it writes them into a file. The index can be opened again once there is space."""
@@ -137,6 +153,25 @@ def test_a_disk_that_fills_while_an_index_opens(why: str, tmp_path: Path, monkey
             RocksStore.open(tmp_path, IndexSettings())
     assert raised.value.code is FatalCode.DISK_FULL
     RocksStore.open(tmp_path, IndexSettings()).close()
+
+
+def test_an_index_that_needs_more_open_files_is_not_damaged(tmp_path: Path) -> None:
+    """All files of an index stay open, so a large one needs thousands. No message proposes to move it away, or to stop a process."""
+    RocksStore.open(tmp_path, IndexSettings()).close()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(free := os.dup(0))
+    problems: list[str] = []
+    for more in count():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + more, hard))
+        try:
+            RocksStore.open(tmp_path, IndexSettings()).close()
+            break
+        except ConfigurationError as problem:
+            problems.append(str(problem))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert problems
+    assert [problem for problem in problems if "Too many open files. Raise" not in problem] == []
 
 
 def test_filters_of_a_large_index_are_in_parts(tmp_path: Path) -> None:

@@ -102,6 +102,19 @@ def test_a_copy_of_a_rotation_brings_no_key_back() -> None:
     assert reach(history).decided_at_source == 5
 
 
+def test_a_copy_of_an_entry_does_not_wait() -> None:
+    """Anybody may copy records behind a missing content. An entry that was decided, or waits already, has no positions of its own."""
+    history, before = mirror(5, 1)
+    for entry in history.by_partition[ORDERING][2:5]:
+        history.put(ORDERING, None, entry.value)
+    history.register("w1")
+    history.entry(1, 9, "x")
+    history.entry(2, 1, "y")
+    found = reach(history).waiting
+    assert found[:2] == before.waiting
+    assert [(each.incarnation, each.sequence, each.first) for each in found] == [(1, 2, 1), (1, 3, 2), (2, 1, 3)]
+
+
 def test_only_what_the_source_had_more_is_named() -> None:
     """A checkpoint of the mirror's size, or a view of its history, shows nothing more."""
     waiting = tuple([WaitingBatch(9 + number, 1, number, 0, 3 + number, 1, missing=True) for number in range(BATCHES_SHOWN)])

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from notary.snapshots.make import STAGE
+from notary.snapshots.make import STAGE, remove_links
 from notary.snapshots.store import MANIFESTS, Folder
+from notary.snapshots.take import stage_of
 from ordering.durable import locked_directory
 from tests.notary.process import ROOT
 from tests.notary.snapshots.fixture import SnapshotFixture
@@ -164,6 +165,32 @@ def test_a_table_in_the_making_is_left_out(fixture: SnapshotFixture, monkeypatch
     monkeypatch.setattr(Folder, "put", beside_a_compaction)
     fixture.snapshot("create")
     assert fixture.snapshot("verify")["problem"] is None
+
+
+def test_files_behind_a_link_are_left_alone(fixture: SnapshotFixture, tmp_path: Path) -> None:
+    """Where a link has the name of a stage, its files are not this software's: no start, snapshot or restore removes them."""
+    fixture.snapshot("create")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "file").write_bytes(b"x")
+    (fixture.index / STAGE).rmdir()
+    links = fixture.index / STAGE, stage_of(fixture.index.with_name("worker-2"))
+    for link in links:
+        link.symlink_to(other)
+    remove_links(fixture.index)
+    for link, action in zip(links, ("create", "restore"), strict=True):
+        name = "worker-1" if action == "create" else "worker-2"
+        assert f"{link} is a link" in fixture.snapshot(action, "--name", name, code=2)["stderr"]
+    assert (other / "file").read_bytes() == b"x"
+
+
+def test_links_in_a_stage_are_removed(fixture: SnapshotFixture, tmp_path: Path) -> None:
+    """A link to a folder is removed like a file, and what it leads to stays. It would prevent all later snapshots."""
+    (fixture.index / STAGE).mkdir()
+    (fixture.index / STAGE / "link").symlink_to(tmp_path)
+    fixture.snapshot("create")
+    assert not any((fixture.index / STAGE).iterdir())
+    assert fixture.index.exists()
 
 
 def test_an_empty_folder_of_an_index_stays_empty(fixture: SnapshotFixture) -> None:

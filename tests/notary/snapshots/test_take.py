@@ -144,6 +144,18 @@ def test_a_linked_folder_is_restored(linked: SnapshotFixture, tmp_path: Path) ->
     assert linked.rows(linked.index) == linked.rows(tmp_path / "before")
 
 
+def test_a_linked_folder_is_always_there(linked: SnapshotFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restore may be killed at any step. Behind a link to nothing a worker could not make its index."""
+    mkdir = Path.mkdir
+
+    def watched(path: Path, *given: Any, **named: Any) -> None:
+        assert linked.index.is_dir()
+        mkdir(path, *given, **named)
+
+    monkeypatch.setattr(Path, "mkdir", watched)
+    linked.snapshot("restore")
+
+
 def test_a_failed_restore_leaves_a_linked_folder(linked: SnapshotFixture, tmp_path: Path) -> None:
     """If no snapshot is sound, the link still leads to an empty folder: the worker makes its index there, and replays the log."""
     for file in (linked.store / FILES).iterdir():
@@ -161,10 +173,10 @@ def test_a_mounted_folder_is_refused_first(fixture: SnapshotFixture, monkeypatch
     fixture.index.mkdir()
     shutil.rmtree(fixture.store / FILES)
 
-    def busy(path: Path) -> None:
+    def busy(path: Path, target: Path) -> None:
         raise OSError(errno.EBUSY, "Device or resource busy", str(path))
 
-    monkeypatch.setattr(Path, "rmdir", busy)
+    monkeypatch.setattr(Path, "replace", busy)
     assert "cannot be replaced by a restored index: Device or resource busy" in fixture.snapshot("restore", code=2)["stderr"]
 
 
