@@ -49,7 +49,6 @@ class Archived(msgspec.Struct, frozen=True):
     """A range that was added."""
 
     range: int
-    """Its number"""
     records: int
     gaps: dict[str, int]
     """Offsets without a record, by partition. Kafka transactions leave such offsets, and the notary makes none"""
@@ -72,9 +71,14 @@ def archive(
     ranges = read_ranges(folder, new=True)
     admin = Admin(kafka)
     log_offsets = read_log_offsets(admin, kafka)
-    _refuse_fewer_partitions(folder, ranges, kafka, len(log_offsets) - 1)
+    payload_partitions = len(log_offsets) - 1
+    if ranges and ranges[-1].payload_partitions > payload_partitions:
+        raise CouldNotVerify(
+            f"{folder} is of a log with {ranges[-1].payload_partitions} payload partitions, and {kafka.payload} has {payload_partitions}:"
+            " it is another log. Name another folder with --archive"
+        )
     files = [file for each in ranges for file in each.files]
-    starts = ends_of(files, len(log_offsets) - 1)
+    starts = ends_of(files, payload_partitions)
     on_stage("what is archived already")
     _refuse_other_log(session, kafka, folder, files, starts, log_offsets)
     _tidy(folder, f"{_DIGITS}-*", files, len(ranges))
@@ -91,16 +95,12 @@ def archive(
     parts = slices(wanted, range_records_max, lambda offset: _payload_ends(session, kafka, admin, offset, wanted))
     for number, part in enumerate(parts, len(ranges) + 1):
         left -= offsets_in(part)
-        listed = _write_range(session, kafka, folder, number, len(log_offsets) - 1, part, on_stage)
+        listed = _write_range(session, kafka, folder, number, payload_partitions, part, on_stage)
         files += listed
         _tidy(folder, f"{number:08}-*", files, number)
-        gaps = {f"{file.topic} {file.partition}": file.offset_end - file.offset_first - file.records for file in listed}
-        yield Archived(
-            number,
-            sum(file.records for file in listed),
-            {each: count for each, count in gaps.items() if count},
-            left,
-        )
+        missing = {f"{file.topic} {file.partition}": file.offset_end - file.offset_first - file.records for file in listed}
+        gaps = {each: count for each, count in missing.items() if count}
+        yield Archived(number, sum(file.records for file in listed), gaps, left)
 
 
 def _payload_ends(
@@ -127,14 +127,6 @@ def _payload_ends(
     found = read_records(session, kafka, {topic_partition: OffsetRange(end, end + 1) for topic_partition, end in ends.items()})
     late = found.where(F.col("append_time_ms") >= until_ms).select("topic", "partition").collect()
     return {(row.topic, row.partition): ends[row.topic, row.partition] for row in late}
-
-
-def _refuse_fewer_partitions(folder: Path, ranges: list[Range], kafka: Kafka, payload_partitions: int) -> None:
-    if ranges and ranges[-1].payload_partitions > payload_partitions:
-        raise CouldNotVerify(
-            f"{folder} is of a log with {ranges[-1].payload_partitions} payload partitions, and {kafka.payload} has {payload_partitions}:"
-            " it is another log. Name another folder with --archive"
-        )
 
 
 def _refuse_other_log(
@@ -212,9 +204,7 @@ def _write_range(
                 for topic_partition in wanted
                 if topic_partition not in written
             }
-            listed = [
-                _listed(kafka, topic_partition, offset_range, written[topic_partition]) for topic_partition, offset_range in wanted.items()
-            ]
+            listed = [_listed(each, offset_range, written[each]) for each, offset_range in wanted.items()]
             on_stage(f"range {number}")
             _refuse_unseen(folder, listed)
             made = msgspec.json.encode(Range(ARCHIVE_VERSION, payload_partitions, listed))
@@ -242,19 +232,11 @@ def _refuse_unseen(folder: Path, listed: list[ArchivedFile]) -> None:
             )
 
 
-def _listed(kafka: Kafka, topic_partition: TopicPartition, offset_range: OffsetRange, written: Written) -> ArchivedFile:
-    """Returns the range's line about a partition's file. Raises `CouldNotVerify` if its records are outside the requested offsets."""
-    where = describe(topic_partition, kafka.prefix)
-    found = written.digest
-    if found.offset_first is not None and found.offset_last is not None:
-        inside = offset_range.offset_first <= found.offset_first <= found.offset_last < offset_range.offset_end
-        if not inside or found.records > found.offset_last - found.offset_first + 1:
-            raise CouldNotVerify(
-                f"{where} was asked for offsets {offset_range.offset_first} up to {offset_range.offset_end}, and gave {found}"
-            )
+def _listed(topic_partition: TopicPartition, offset_range: OffsetRange, written: Written) -> ArchivedFile:
+    """Returns the range's line about a partition's file."""
     topic, partition = topic_partition
     offsets = offset_range.offset_first, offset_range.offset_end
-    return ArchivedFile(written.path, topic, partition, *offsets, found.records, written.sha256)  # type: ignore[arg-type]
+    return ArchivedFile(written.path, topic, partition, *offsets, written.digest.records, written.sha256)  # type: ignore[arg-type]
 
 
 def _is_taken_by(range_: Path, temporary: Path) -> bool:

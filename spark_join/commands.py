@@ -27,13 +27,13 @@ from spark_join.errors import CLEAN, COULD_NOT, VIOLATED, CouldNotVerify
 from spark_join.exports import read_exports
 from spark_join.kept_state import newest_state, read_state, verified_ranges, write_state
 from spark_join.log.archive import read_archive, read_ranges, unlisted
-from spark_join.log.brokers import read_kafka
 from spark_join.log.client import PROPERTIES, Kafka, decode_properties, parse_properties
+from spark_join.log.reading import read_kafka
 from spark_join.log.restore import restore
 from spark_join.order.payloads import Keys, read_keys
 from spark_join.report import RunMetadata, refuse_used, write_report
 from spark_join.state import rest_of, start
-from spark_join.verify import Verified, verify
+from spark_join.verify import verify
 
 _PRINTED: Final = ("decisions", "outcomes", "root", "checkpoints", "exports", "undecided_entries", "unlisted", "violations")
 
@@ -75,14 +75,12 @@ def _verify(chosen: argparse.Namespace) -> int:
     chosen.out.mkdir(parents=True, exist_ok=True)
     keys = None if chosen.parties is None else read_keys(chosen.parties)
     with _session(chosen) as (session, folder, progress):
-        report, verified = _verify_in(chosen, session, folder, progress, keys)
-    return _ended(chosen, report, verified)
+        report = _verify_in(chosen, session, folder, progress, keys)
+    return _ended(chosen, report)
 
 
-def _verify_in(
-    chosen: argparse.Namespace, session: SparkSession, folder: Path, progress: Progress, keys: Keys | None
-) -> tuple[dict[str, Any], Verified]:
-    """Verify in a session, and write report and state. Returns the report and the result that it describes."""
+def _verify_in(chosen: argparse.Namespace, session: SparkSession, folder: Path, progress: Progress, keys: Keys | None) -> dict[str, Any]:
+    """Verify in a session, and write report and state. Returns the report."""
     earlier = chosen.checkpoint_from
     state = start(session)
     if earlier is not None:
@@ -116,12 +114,30 @@ def _verify_in(
         earlier=earlier,
         state_sha256=state_sha256,
     )
-    return write_report(chosen.out, log, verified, ran), verified
+    return write_report(chosen.out, log, verified, ran)
 
 
-def _ended(chosen: argparse.Namespace, report: Mapping[str, Any], verified: Verified) -> int:
-    """Print the figures of a report; returns the exit code."""
-    _print_figures(chosen, report, verified)
+def _ended(chosen: argparse.Namespace, report: Mapping[str, Any]) -> int:
+    """Print the main figures of a report, and to stderr what is settled, undecided or not kept; returns the exit code."""
+    print(orjson.dumps({name: report[name] for name in _PRINTED}).decode())
+    if (settled := report["settled"])["writers"]:
+        _report(
+            chosen,
+            f"{settled['records']} records of {settled['writers']} writers had another history; the owner declared this history valid"
+            " (settle record), so these are not violations",
+        )
+    if gaps := report["gaps_settled"]:
+        _report(
+            chosen,
+            f"{gaps} runs of offsets have no record; they are in a history that the owner has confirmed by a salvage, a failover or a"
+            " settle record, so they are no violations",
+        )
+    if report["undecided_because"] is not None:
+        _report(
+            chosen,
+            f"nothing is decided from ordering offset {report['undecided_from_offset']} on, {report['undecided_entries']} entries with"
+            f" {report['undecided_requests']} requests: {report['undecided_because']}",
+        )
     if chosen.keep_state and report["state_sha256"] is None:
         _report(chosen, "no state is kept: a later run may not continue from a log with violations")
     return VIOLATED if report["violations"] else CLEAN
@@ -144,8 +160,7 @@ def _archive_in(chosen: argparse.Namespace, session: SparkSession, progress: Pro
             for topic_partition, missing in each.gaps.items():
                 _report(chosen, f"{missing} offsets of {topic_partition} hold no record, as a transaction leaves them")
     if not added:
-        with progress.paused():
-            _report(chosen, f"{chosen.archive} has all records of the topics already")
+        _warn(chosen, progress, f"{chosen.archive} has all records of the topics already")
 
 
 def _nightly(chosen: argparse.Namespace) -> int:
@@ -160,8 +175,8 @@ def _nightly(chosen: argparse.Namespace) -> int:
     with _session(chosen) as (session, folder, progress):
         _archive_in(chosen, session, progress)
         chosen.out.mkdir(parents=True, exist_ok=True)
-        report, verified = _verify_in(chosen, session, folder, progress, keys)
-    return _ended(chosen, report, verified)
+        report = _verify_in(chosen, session, folder, progress, keys)
+    return _ended(chosen, report)
 
 
 def _restore(chosen: argparse.Namespace) -> int:
@@ -217,29 +232,6 @@ def _kafka(session: SparkSession, chosen: argparse.Namespace) -> Kafka:
             raise CouldNotVerify(f"--kafka-option {name} would change nothing: it takes {', '.join(sorted(PROPERTIES))}")
         properties[name] = value
     return Kafka(chosen.bootstrap, chosen.prefix or PREFIX, properties)
-
-
-def _print_figures(chosen: argparse.Namespace, report: Mapping[str, Any], verified: Verified) -> None:
-    """Print the main figures of the report; print to stderr the settled differences and the hole, if there are any."""
-    print(orjson.dumps({name: report[name] for name in _PRINTED}).decode())
-    if (settled := report["settled"])["writers"]:
-        _report(
-            chosen,
-            f"{settled['records']} records of {settled['writers']} writers had another history; the owner declared this history valid"
-            " (settle record), so these are not violations",
-        )
-    if verified.gaps_settled:
-        _report(
-            chosen,
-            f"{verified.gaps_settled} runs of offsets have no record; they are in a history that the owner has confirmed by a salvage, a"
-            " failover or a settle record, so they are no violations",
-        )
-    if (hole := verified.undecided) is not None:
-        _report(
-            chosen,
-            f"nothing is decided from ordering offset {hole.from_offset} on, {hole.entries} entries with {hole.requests} requests:"
-            f" {hole.because}",
-        )
 
 
 def _warn(chosen: argparse.Namespace, progress: Progress, warning: str) -> None:

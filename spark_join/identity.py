@@ -13,7 +13,7 @@ record.
 from bisect import bisect_right
 from functools import lru_cache
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from cryptography.exceptions import InvalidSignature
@@ -74,13 +74,9 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return is_new and is_signed(public_key, fields["endorsement"], LOG_KEY_DOMAIN + self.log_id + newest)
 
 
-def identity_of(genesis: bytes, fields: dict[str, object]) -> Identity | None:
+def identity_of(genesis: bytes, fields: dict[str, Any]) -> Identity | None:
     """Returns the identity that a genesis record with this value and these fields defines; None if its owner has not signed it."""
-    owner_key, notary_key, name = fields["owner_key"], fields["notary_key"], fields["notary_name"]
-    assert isinstance(owner_key, bytes)
-    assert isinstance(notary_key, bytes)
-    assert isinstance(name, bytes)
-    found = Identity(sha256(genesis).digest(), name.decode(), owner_key, ((0, notary_key),))
+    found = Identity(sha256(genesis).digest(), fields["notary_name"].decode(), fields["owner_key"], ((0, fields["notary_key"]),))
     return found if found.has_signed("genesis", 0, genesis) else None
 
 

@@ -140,11 +140,7 @@ def newest_state(folder: Path) -> Path | None:
     """
     nights = [report for report in folder.glob(f"*/{REPORT}") if _IS_NIGHT(report.parent.name)]
     for report in sorted(nights, reverse=True):
-        try:
-            kept = msgspec.json.decode(report.read_bytes(), type=_Report).state_sha256
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-            raise CouldNotVerify(f"{report} cannot be read: {problem}. Take its folder away, or verify with --checkpoint-from") from None
-        if kept is not None:
+        if _report(report.parent).state_sha256 is not None:
             return report.parent
     return None
 
@@ -170,7 +166,8 @@ def read_state(session: SparkSession, out: Path) -> AppliedState:
     _refuse_other_files(folder, manifest)
     refuse_other_bytes(session, folder, {file.path: file.sha256 for file in manifest.files if file.table not in SEARCHED}, _MANIFEST)
     _refuse_other_rows(folder, manifest)
-    tables = _tables(session, folder, manifest)
+    schemas = GROWING | STANDING
+    tables = {table: read_files(session, schemas[table], files) for table, files in _files(folder, manifest).items()}
     root = root_of(tables["chunks"], tables["hashes"], manifest.decisions)
     if root is None or root.hex() != manifest.root:
         found = "which do not make a tree" if root is None else f"whose root is {root.hex()}"
@@ -245,7 +242,9 @@ def _report(out: Path) -> _Report:
     try:
         return msgspec.json.decode((out / REPORT).read_bytes(), type=_Report)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-        raise CouldNotVerify(f"{out} has no report and state to continue from: {problem}") from None
+        raise CouldNotVerify(
+            f"{out} has no report and state to continue from: {problem}. Take this folder away, or name another run with --checkpoint-from"
+        ) from None
 
 
 def _manifest(out: Path) -> tuple[_Manifest, Path]:
@@ -266,11 +265,6 @@ def _manifest(out: Path) -> tuple[_Manifest, Path]:
         return msgspec.json.decode(content, type=_Manifest), out / STATE
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise CouldNotVerify(f"{out} has no report and state to continue from: {problem}") from None
-
-
-def _tables(session: SparkSession, folder: Path, manifest: _Manifest) -> dict[str, DataFrame]:
-    schemas = GROWING | STANDING
-    return {table: read_files(session, schemas[table], files) for table, files in _files(folder, manifest).items()}
 
 
 def _files(folder: Path, manifest: _Manifest) -> dict[str, list[Path]]:

@@ -251,7 +251,6 @@ def compare_roots(
         compared.where(~F.col("root").eqNullSafe(F.col("right"))),
         F.lit("root-mismatch"),
         position=F.col("size"),
-        offset=F.col("offset"),
         found=F.when(too_large, of_size).otherwise(render_hex(F.col("root"))),
         expected=F.when(too_large, F.lit(f"a root of at most {decided} decisions")).otherwise(render_hex(F.col("right"))),
     )

@@ -15,7 +15,6 @@ from spark_join.engine.columns import frame_of, part, sha256, u64
 from spark_join.engine.stages import Stages
 from spark_join.exports import Exports, refuse_ahead, refuse_behind_hole, refuse_others
 from spark_join.exports.compare import compare
-from spark_join.identity import Identity
 from spark_join.log import ORDERING, LogFrames, TopicPartition
 from spark_join.order.anomalies import differences, sequence_gaps, settled_by_owner
 from spark_join.order.effects import BEYOND, carry_of
@@ -38,7 +37,6 @@ class Verified(msgspec.Struct, frozen=True):
     """The result of one run."""
 
     notary_name: str
-    """The name in the genesis record"""
     decided: int
     """The number of decisions of the complete log, the earlier part included"""
     outcomes: dict[str, int]
@@ -112,10 +110,10 @@ def verify(
     found = [
         mismatches,
         frame_of(session, lost + joined.wrong_begins, VIOLATION),
-        _foreign_views(views.where(~F.col("settled"))),
-        _unreadable(joined),
+        violations(views.where(~F.col("settled")), F.lit("foreign-view")),
+        violations(joined.unreadable, F.lit("id-mismatch"), expected=F.lit("the transactions that the entry names")),
         _unsigned(joined),
-        violations(gaps, F.lit("sequence-gap"), offset=F.col("offset"), found=F.col("found"), expected=F.col("expected")),
+        violations(gaps, F.lit("sequence-gap")),
     ]
     if items is not None:
         known = state.among("consumed", claims(items).select("state"), stages, "salvaged states")
@@ -136,7 +134,7 @@ def verify(
         decisions,
         joined.entries,
         stages.keep("violations", reduce(DataFrame.unionByName, found)),
-        _foreign_views(views.where("settled")),
+        violations(views.where("settled"), F.lit("foreign-view")),
         {} if exports is None else {source: manifest.decisions for source, manifest in exports.manifests.items()},
         partial(
             state_after,
@@ -174,25 +172,6 @@ def _lost_payload(joined: Joined, decided: int) -> list[tuple[object, ...]]:
     return [("missing-payload", decided, hole.from_offset, None, found, "its payload, or a fill", LOG, None, None)]
 
 
-def _foreign_views(views: DataFrame) -> DataFrame:
-    """Turns rows of `anomalies.differences` into rows of `violations.VIOLATION`."""
-    return violations(
-        views,
-        F.lit("foreign-view"),
-        offset=F.col("offset"),
-        found=F.col("found"),
-        expected=F.col("expected"),
-        offset_last=F.col("offset_last"),
-        records=F.col("records"),
-    )
-
-
-def _unreadable(joined: Joined) -> DataFrame:
-    """Returns violations for entries whose content decides nothing, since it does not decode or has other ids."""
-    asked = F.lit("the transactions that the entry names")
-    return violations(joined.unreadable, F.lit("id-mismatch"), offset=F.col("offset"), found=F.col("found"), expected=asked)
-
-
 def _unsigned(joined: Joined) -> DataFrame:
     """Returns violations for submissions in effect that their party did not sign, named by their first request.
 
@@ -203,9 +182,7 @@ def _unsigned(joined: Joined) -> DataFrame:
     return violations(
         joined.faults.join(known.select("id", "position"), "id", "left"),
         F.col("fault"),
-        position=F.col("position"),
-        offset=F.col("offset"),
-        id_=render_hex(F.col("id")),
+        id=render_hex(F.col("id")),
         found=F.concat(F.lit("a submission in the name of "), "party"),
         expected=F.lit("a signature by the key of a known party"),
     )
@@ -229,12 +206,14 @@ def state_after(
     `decided` and `root` are of all decisions; `decisions` (`decisions.decide`), their leaf `hashes` and the full `chunks` are the new ones.
     """
     offset_next = log.log_end_offsets[ORDERING] if joined.offset_next is None else joined.offset_next
+    # The next run reads `key` records after the hole again.
+    known_keys = tuple([each for each in joined.identity.notary_keys if each[0] <= offset_next])
     ids, consumed = decisions.select("position", "id"), _consumed(joined.requests, decisions)
     if joined.items is not None:
         ids = ids.union(joined.items.select("position", "id"))
         consumed = consumed.union(claims(joined.items).select("state", "consumed_by"))
     return AppliedState(
-        identity=_up_to(joined.identity, offset_next),
+        identity=msgspec.structs.replace(joined.identity, notary_keys=known_keys),
         offsets_next={**log.log_end_offsets, ORDERING: offset_next},
         last_records={**state.last_records, **last_records(log, _last_offsets(joined, offset_next))},
         carry=joined.carry,
@@ -255,12 +234,6 @@ def _consumed(requests: DataFrame, decisions: DataFrame) -> DataFrame:
     # Sorted, the inputs of a transaction are neighbours, so zstd stores their common 32 bytes about once.
     consumers = requests.join(committed, "position", "left_semi").sort("position")
     return consumers.select(F.explode("inputs").alias("state"), sha256(F.col("id")).alias("consumed_by"))
-
-
-def _up_to(identity: Identity, offset_next: int) -> Identity:
-    """Returns `identity` without the keys that `key` records after the hole put in force: the next run reads these records again."""
-    known = tuple([each for each in identity.notary_keys if each[0] <= offset_next])
-    return msgspec.structs.replace(identity, notary_keys=known)
 
 
 def _last_offsets(joined: Joined, offset_next: int) -> dict[TopicPartition, int]:

@@ -21,31 +21,14 @@ LOG: Final = "log"
 CONFLICTS_SHOWN = 3
 
 
-def violations(
-    frame: DataFrame,
-    type_: Column,
-    *,
-    found: Column,
-    expected: Column,
-    position: Column | None = None,
-    offset: Column | None = None,
-    id_: Column | None = None,
-    source: Column | None = None,
-    offset_last: Column | None = None,
-    records: Column | None = None,
-) -> DataFrame:
-    """Returns a row of `VIOLATION` for each row of `frame`. Without `source` it is the log; other columns not given are null."""
-    return frame.select(
-        type_.alias("type"),
-        (F.lit(None) if position is None else position).cast("bigint").alias("position"),
-        (F.lit(None) if offset is None else offset).cast("bigint").alias("offset"),
-        (F.lit(None) if id_ is None else id_).cast("string").alias("id"),
-        found.alias("found"),
-        expected.alias("expected"),
-        (F.lit(LOG) if source is None else source).alias("source"),
-        (F.lit(None) if offset_last is None else offset_last).cast("bigint").alias("offset_last"),
-        (F.lit(None) if records is None else records).cast("bigint").alias("records"),
-    )
+def violations(frame: DataFrame, type_: Column, **computed: Column) -> DataFrame:
+    """Returns a row of `VIOLATION` for each row of `frame`: with the `computed` columns, and else with those of `frame`.
+
+    A column that neither has is null; `source` is the log then.
+    """
+    columns = {"source": F.lit(LOG)} | {name: F.col(name) for name in frame.columns} | computed | {"type": type_}
+    schema = [column.split() for column in VIOLATION.split(", ")]
+    return frame.select(*[columns.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in schema])
 
 
 def render_hex(octets: Column) -> Column:

@@ -19,7 +19,6 @@ class Case(msgspec.Struct, frozen=True):
     """One kind of load."""
 
     requests: int
-    """Requests of a submission."""
     inputs: int
     connections: int = 0
     """The connections to each worker; 0 for as many as keep it busy."""
@@ -192,17 +191,13 @@ def offer_figures(offer: Offer, offered: Offered) -> dict[str, Any]:
         "rejection_ms_p50": _of(offered.rejected_ms, "p50"),
         "rejection_ms_p99": _of(offered.rejected_ms, "p99"),
         "retry_after_s_p50": _of(offered.retry_after_s, "p50"),
-        "retry_after_s_max": _of(offered.retry_after_s, "max"),
-        "probe_retry_after_s_p50": _of(offered.probes.retry_after_s, "p50"),
         "wait_s_p50": _of(offered.probes.waited_s, "p50"),
         "wait_s_p99": _of(offered.probes.waited_s, "p99"),
         "wait_to_retry_after_p50": _of(offered.probes.waited_to_retry_after, "p50"),
-        "wait_to_retry_after_p99": _of(offered.probes.waited_to_retry_after, "p99"),
         "waits": offered.probes.waited_s.count,
         "still_waiting": offered.probes.waiting,
         "obedient_returns": returns,
         "obedient_admitted_share": offered.probes.obedient_admitted / returns if returns else None,
-        "drained_s": offered.drained_s,
         "worker_mib_first": memory[0] if memory else 0.0,
         "worker_mib_max": max(memory, default=0.0),
         **{f"{who}_cores": cpu_s / seconds for who, cpu_s in sorted(offered.cpu_seconds.items())},

@@ -123,8 +123,8 @@ class Report:
 
 
 @contextlib.contextmanager
-def report_to(out: str, *, table: bool = True) -> Iterator[Report]:
-    """Yields a report whose lines are appended to a file, or for `-` go to stdout; `table`: at the end prints its table, for `-` on stderr.
+def report_to(out: str) -> Iterator[Report]:
+    """Yields a report whose lines are appended to a file, or for `-` go to stdout; prints its table at the end, for `-` on stderr.
 
     A run that fails leaves the results of earlier runs. The newest result of each case counts (`last_of_each`).
     """
@@ -132,8 +132,7 @@ def report_to(out: str, *, table: bool = True) -> Iterator[Report]:
         lines = sys.stdout if out == "-" else stack.enter_context(Path(out).open("a"))
         report = Report(lines, sys.stderr if out == "-" else sys.stdout)
         yield report
-        if table:
-            report.print_table()
+        report.print_table()
 
 
 def read(file: Path) -> list[ResultLine]:

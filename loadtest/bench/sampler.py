@@ -53,11 +53,6 @@ class StageMap:
         self.called_from = {(inner, outer): stage for inner, outer, stage in called_from}
         self._threads = threads
 
-    @classmethod
-    def read(cls, file: Path) -> "StageMap":
-        """Returns the map in a file."""
-        return cls(**json.loads(file.read_text()))
-
     def of_function(self, file: str, function: str) -> str | None:
         """Returns the stage of a function, by its file: a path below the checkout, or below the directory of installed libraries."""
         if (line := f"{file}:{function}") in self._code:
@@ -170,7 +165,8 @@ def start() -> None:
     directory = os.environ.get(DIRECTORY)
     if directory is None:
         return
-    sampler = Sampler(Path(directory) / f"{os.getpid()}.jsonl", StageMap.read(Path(directory) / MAP))
+    stages = StageMap(**json.loads((Path(directory) / MAP).read_text()))
+    sampler = Sampler(Path(directory) / f"{os.getpid()}.jsonl", stages)
     for number, handler in ((signal.SIGPROF, sampler.sample), (signal.SIGUSR2, sampler.write)):
         signal.signal(number, handler)
         # Interrupted system calls are resumed: RocksDB's threads do not handle EINTR.

@@ -11,8 +11,6 @@ Spark starts.
 With `--nights` one log grows from each size to the next, in steps of at most `STEP_REQUESTS`, and each run continues from the state that
 the run before it kept. After each size comes the figure: a night over `NIGHT_REQUESTS` more. It counts only if the run decides as many
 requests as the log has, and finds no violation. No worker replays such a log, which may have tens of millions of requests.
-
-Exit codes: 0 measured; 1 a log was not verified; 2 a measurement was impossible, or it was interrupted.
 """
 
 import argparse
@@ -48,6 +46,7 @@ from ordering.memory import MemoryLog
 from ordering.records import FORMAT_VERSION, Entry, Genesis, Register, View, batch_key, decode
 from ordering.signatures import NO_LOG_ID, SigningKey, log_id_of, sign_record
 from spark_join.log.archive import ARCHIVE_VERSION, ArchivedFile, Range
+from spark_join.log.files import SCHEMA
 
 PARTITIONS: Final = 16
 BATCH_BYTES_MAX = 512 << 10
@@ -57,7 +56,6 @@ ROW_GROUP_RECORDS = 32
 T0_MS = 1_760_000_000_000
 """The time at which the worker begins; a batch follows each millisecond."""
 _PR_SET_CHILD_SUBREAPER: Final = 36
-_SCHEMA = pa.schema([("offset", pa.int64()), ("append_time_ms", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
 
 REQUESTS = (250_000, 500_000, 1_000_000)
 CORES = 2
@@ -98,9 +96,11 @@ def _measure(report: Report, chosen: argparse.Namespace) -> None:
             archive, parties = folder / "archive", folder / "parties.json"
             with bar.during(done / all_of_it, size / all_of_it, size / RATE, f"a log of {size:,} requests, and a worker's replay"):
                 signed = chosen.signatures != "without"
-                write_archive(archive, records(chosen.seed, size, chosen.submission_requests, chosen.inputs, signed=signed))
+                log = GrowingLog(archive, records(chosen.seed, chosen.submission_requests, chosen.inputs, signed=signed))
+                log.grow(size)
                 _write_parties(parties)
-                requests, replayed = uvloop.run(_replayed(archive, folder / "index"))
+                requests = log.requests
+                replayed = uvloop.run(_replayed(archive, folder / "index", requests))
             done += size
             progress(f"{requests:,} requests: a worker replays them in {replayed.took_s:.1f} s")
             for signatures in ways:
@@ -134,16 +134,14 @@ def _measure(report: Report, chosen: argparse.Namespace) -> None:
     bar.end()
 
 
-async def _replayed(archive: Path, index: Path) -> tuple[int, Replayed]:
-    """Returns the number of requests in an archive, and a worker's replay of it."""
-    requests, now_ms = 0, [0]
+async def _replayed(archive: Path, index: Path, requests: int) -> Replayed:
+    """Returns a worker's replay of an archive with that many requests."""
+    now_ms = [0]
     log = MemoryLog(PARTITIONS, lambda: now_ms[0], "bench")
     for record in read_archive(archive):
         now_ms[0] = record.append_time_ms
         log.put(record.partition, record.key, record.value)
-        if record.partition == ORDERING and isinstance(entry := decode(record.value or b""), Entry):
-            requests += len(entry.transaction_ids)
-    return requests, await replay(log, index, requests)
+    return await replay(log, index, requests)
 
 
 def _write_parties(file: Path) -> None:
@@ -182,7 +180,7 @@ def _measure_nights(report: Report, chosen: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-nights-") as directory:
         folder = Path(directory)
         _write_parties(folder / "parties.json")
-        log = GrowingLog(folder / "archive", records(chosen.seed, None, chosen.submission_requests, chosen.inputs, signed=True))
+        log = GrowingLog(folder / "archive", records(chosen.seed, chosen.submission_requests, chosen.inputs, signed=True))
         before: Path | None = None
         for size in sizes:
             while log.requests < size:
@@ -211,30 +209,7 @@ def _measure_nights(report: Report, chosen: argparse.Namespace) -> None:
     bar.end()
 
 
-class GrowingLog:
-    """An archive to which ranges are added."""
-
-    def __init__(self, archive: Path, log: Iterator[Record]) -> None:
-        self.archive = archive
-        self.ranges = self.requests = 0
-        self._log = log
-        self._offsets = dict.fromkeys(range(ORDERING, PARTITIONS), 0)
-
-    def grow(self, requests: int) -> None:
-        """Add a range with as many more requests, or a few more."""
-        self.ranges += 1
-        write_archive(self.archive, self._until(self.requests + requests), self.ranges, self._offsets)
-
-    def _until(self, requests: int) -> Iterator[Record]:
-        for record in self._log:
-            yield record
-            if record.partition == ORDERING and isinstance(entry := decode(record.value or b""), Entry):
-                self.requests += len(entry.transaction_ids)
-                if self.requests >= requests:
-                    return
-
-
-def _night(log: GrowingLog, requests: int, before: Path | None, folder: Path) -> tuple[dict[str, Any], float, Path]:
+def _night(log: "GrowingLog", requests: int, before: Path | None, folder: Path) -> tuple[dict[str, Any], float, Path]:
     """Archive `requests` more, and verify them from the state before. Returns the report, the process's seconds, and the new state."""
     log.grow(requests)
     out = folder / f"night-{log.ranges}"
@@ -251,8 +226,8 @@ def _night(log: GrowingLog, requests: int, before: Path | None, folder: Path) ->
 # ---- the log as an archive ----
 
 
-def records(seed: int, requests_min: int | None, submission_requests: int, inputs: int, *, signed: bool) -> Iterator[Record]:
-    """Yields a genesis record, a registration, then the payload and entry of each batch, until there are enough requests (None: no end).
+def records(seed: int, submission_requests: int, inputs: int, *, signed: bool) -> Iterator[Record]:
+    """Yields a genesis record, a registration, then the payload and entry of each batch, without end.
 
     All ordering records are signed. Unsigned submissions have random bytes for signatures.
     """
@@ -269,64 +244,75 @@ def records(seed: int, requests_min: int | None, submission_requests: int, input
     register = Register(bytes(16), View(1, history), FORMAT_VERSION, "filler", "bench")
     yield record(ORDERING, T0_MS, None, value := sign_record(register, log_id, key))
     history = extended(history, T0_MS, sha256(value).digest(), mark=False)
-    requests = 0
     for sequence, made in enumerate(payload_values(seed, submission_requests, inputs, BATCH_BYTES_MAX, signed=signed), 1):
         partition, at_ms = sequence % PARTITIONS, T0_MS + sequence
         yield record(partition, at_ms, batch_key(1, sequence), made.value)
         entry = Entry(1, sequence, View(sequence + 1, history), at_ms, partition, sha256(made.value).digest(), made.ids)
         yield record(ORDERING, at_ms, None, value := sign_record(entry, log_id, key))
         history = extended(history, at_ms, sha256(value).digest(), mark=True)
-        requests += len(made.ids)
-        if requests_min is not None and requests >= requests_min:
-            return
 
 
-def write_archive(folder: Path, log: Iterator[Record], number: int = 1, offsets: dict[int, int] | None = None) -> None:
-    """Write the records into `folder`, as range `number` of an archive (`spark_join.log.archive`).
+class GrowingLog:
+    """An archive (`spark_join.log.archive`) to which ranges are added."""
 
-    `offsets` has the end of the range before it, for each topic-partition, and is changed to the end of this one.
-    """
-    ends = offsets if offsets is not None else dict.fromkeys(range(ORDERING, PARTITIONS), 0)
-    begins = dict(ends)
-    paths = {partition: _file(partition, number) for partition in ends}
-    with ExitStack() as stack:
-        writers: dict[int, pq.ParquetWriter] = {}
-        waiting: dict[int, list[Record]] = {partition: [] for partition in paths}
+    def __init__(self, archive: Path, log: Iterator[Record]) -> None:
+        self.archive = archive
+        self.ranges = self.requests = 0
+        self._log = log
+        self._ends = dict.fromkeys(range(ORDERING, PARTITIONS), 0)
+
+    def grow(self, requests: int) -> None:
+        """Add a range with as many more requests, or a few more."""
+        self.ranges += 1
+        folder, begins = self.archive, dict(self._ends)
+        paths = {partition: _file(partition, self.ranges) for partition in begins}
+        with ExitStack() as stack:
+            writers: dict[int, pq.ParquetWriter] = {}
+            waiting: dict[int, list[Record]] = {partition: [] for partition in paths}
+            for partition, path in paths.items():
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                writers[partition] = stack.enter_context(
+                    pq.ParquetWriter(folder / path, SCHEMA, compression="zstd", use_dictionary=False, write_statistics=["offset"])
+                )
+            for record in self._until(self.requests + requests):
+                waiting[record.partition].append(record)
+                self._ends[record.partition] += 1
+                if len(waiting[record.partition]) == ROW_GROUP_RECORDS:
+                    _write(writers[record.partition], waiting[record.partition])
+            for partition, left in waiting.items():
+                _write(writers[partition], left)
+        files = []
         for partition, path in paths.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            writers[partition] = stack.enter_context(
-                pq.ParquetWriter(folder / path, _SCHEMA, compression="zstd", use_dictionary=False, write_statistics=["offset"])
-            )
-        for record in log:
-            waiting[record.partition].append(record)
-            ends[record.partition] += 1
-            if len(waiting[record.partition]) == ROW_GROUP_RECORDS:
-                _write(writers[record.partition], waiting[record.partition])
-        for partition, left in waiting.items():
-            _write(writers[partition], left)
-    files = []
-    for partition, path in paths.items():
-        with open(folder / path, "rb") as file:
-            digest = file_digest(file, "sha256").hexdigest()
-        first, end = begins[partition], ends[partition]
-        files.append(ArchivedFile(path, _topic(partition), max(partition, 0), first, end, end - first, digest))  # type: ignore[arg-type]
-    (folder / "ranges").mkdir(exist_ok=True)
-    (folder / f"ranges/{number:08}.json").write_bytes(msgspec.json.encode(Range(ARCHIVE_VERSION, PARTITIONS, files)))
+            with open(folder / path, "rb") as file:
+                digest = file_digest(file, "sha256").hexdigest()
+            first, end = begins[partition], self._ends[partition]
+            files.append(ArchivedFile(path, _topic(partition), max(partition, 0), first, end, end - first, digest))  # type: ignore[arg-type]
+        (folder / "ranges").mkdir(exist_ok=True)
+        range_ = Range(ARCHIVE_VERSION, PARTITIONS, files)
+        (folder / f"ranges/{self.ranges:08}.json").write_bytes(msgspec.json.encode(range_))
+
+    def _until(self, requests: int) -> Iterator[Record]:
+        for record in self._log:
+            yield record
+            if record.partition == ORDERING and isinstance(entry := decode(record.value or b""), Entry):
+                self.requests += len(entry.transaction_ids)
+                if self.requests >= requests:
+                    return
 
 
 def read_archive(folder: Path) -> Iterator[Record]:
     """Yields the records of the first range of such an archive, one topic-partition after another."""
     for partition in range(ORDERING, PARTITIONS):
         with pq.ParquetFile(folder / _file(partition, 1)) as file:
-            for batch in file.iter_batches(columns=_SCHEMA.names):
+            for batch in file.iter_batches(columns=SCHEMA.names):
                 for row in zip(*[column.to_pylist() for column in batch.columns], strict=True):
                     yield Record(partition, *row)
 
 
 def _write(writer: pq.ParquetWriter, waiting: list[Record]) -> None:
     """Write the waiting records as a row group, and clear the list."""
-    columns = [[getattr(record, name) for record in waiting] for name in _SCHEMA.names]
-    writer.write_table(pa.table(columns, schema=_SCHEMA))
+    columns = [[getattr(record, name) for record in waiting] for name in SCHEMA.names]
+    writer.write_table(pa.table(columns, schema=SCHEMA))
     waiting.clear()
 
 

@@ -3,8 +3,7 @@
     locust -f loadtest/locustfile.py --headless --host http://127.0.0.1:8080 --rate 2000 --run-time 60s
     make load RATE=2000 DURATION=60     with brokers and workers of its own
 
-All else is as in Locust. Without `--headless` it serves its web UI on loopback; `--web-host` and `--master-bind-host` name other addresses.
-The form may choose among the URLs of `--host`, and cannot name files.
+All else is as in Locust (docs/load.md).
 
 Most loads wait for an answer before they send the next request. When the server is slow, they send less, and measure only its best times.
 Here each request is sent at its intended time, as in production, even if the last one has no answer:
@@ -17,11 +16,9 @@ Here each request is sent at its intended time, as in production, even if the la
   run.
 - A 202, a 429, a 503, a proxy's 502 or 504, or a broken connection is no answer. The same bytes are sent again, after `Retry-After`, to
   the next URL of `--host`. Retries are counted, and their time is latency. Any other status is a failure.
-- A figure shows the load's own delay, and the cores of its busiest process; a warning follows it when the load was short of CPU time.
 - Every answer is checked (`checker`). A violation fails the run, at any speed.
 - A figure is reported only for a complete run: every submission of the schedule answered, without a violation. Otherwise the exit code is
-  1, and a line that begins with NO FIGURE gives the reason; the tables that Locust prints then show its own measurements, not the notary's
-  performance.
+  1, and a line that begins with NO FIGURE gives the reason.
 - Rates count requests, that is transactions. Locust counts HTTP calls: its "POST submissions" are those, and rows "in them transactions"
   are next to them. With one request per submission both are the same.
 

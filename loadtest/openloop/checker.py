@@ -250,14 +250,6 @@ def _short(decision: ReceivedDecision) -> str:
 PAGE: Final = 4_096
 
 
-class _Page:
-    __slots__ = ("log_times", "marks")
-
-    def __init__(self) -> None:
-        self.marks = bytearray(8 * PAGE)
-        self.log_times = array("q", bytes(8 * PAGE))
-
-
 _NONE: Final = bytes(8)
 
 
@@ -269,7 +261,8 @@ class Ledger:
 
     def __init__(self, position_first: int) -> None:
         self._first = position_first
-        self._pages: dict[int, _Page] = {}
+        self._pages: dict[int, tuple[bytearray, array[int]]] = {}
+        """By position // `PAGE`: the first bytes of the transaction ids, and the log times."""
         self.positions_seen = 0
         """The number of positions seen."""
         self.violations: list[str] = []
@@ -279,17 +272,17 @@ class Ledger:
         pages = self._pages
         for position, mark, log_time in SEEN_POSITION.iter_unpack(records):
             number, at = divmod(position, PAGE)
-            page = pages.get(number)
-            if page is None:
-                page = pages[number] = _Page()
-            there = page.marks[8 * at : 8 * at + 8]
+            if number not in pages:
+                pages[number] = bytearray(8 * PAGE), array("q", bytes(8 * PAGE))
+            marks, log_times = pages[number]
+            there = marks[8 * at : 8 * at + 8]
             if there == _NONE:
-                page.marks[8 * at : 8 * at + 8] = mark
-                page.log_times[at] = log_time
+                marks[8 * at : 8 * at + 8] = mark
+                log_times[at] = log_time
                 self.positions_seen += 1
                 if position < self._first:
                     self._violated(f"{mark.hex()}... has position {position}, from before the run: was it sent with this --seed before?")
-            elif there != mark or page.log_times[at] != log_time:
+            elif there != mark or log_times[at] != log_time:
                 self._violated(f"position {position} was reported for {there.hex()}... and for {mark.hex()}..., or with two log times")
 
     def close(self, *, alone: bool) -> None:
@@ -304,10 +297,10 @@ class Ledger:
 
     def _in_order(self) -> Iterator[tuple[int, int]]:
         for number in sorted(self._pages):
-            page = self._pages[number]
+            marks, log_times = self._pages[number]
             for at in range(PAGE):
-                if page.marks[8 * at : 8 * at + 8] != _NONE:
-                    yield number * PAGE + at, page.log_times[at]
+                if marks[8 * at : 8 * at + 8] != _NONE:
+                    yield number * PAGE + at, log_times[at]
 
     def _violated(self, text: str) -> None:
         if len(self.violations) < VIOLATIONS_LISTED:

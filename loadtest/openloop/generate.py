@@ -47,7 +47,6 @@ class PlannedSubmission(msgspec.Struct, frozen=True, array_like=True):
     twice: bool = False
     """True if it is sent two times, like a retry."""
     again: bool = False
-    """True for the second time."""
 
 
 class _Later:

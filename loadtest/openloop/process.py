@@ -67,7 +67,6 @@ class TimedSubmission(NamedTuple):
     stage: str
     ms: float
     octets: int
-    """Bytes of the answer."""
     requests: int
     failure: str | None
     """The kind of failure, one of a few."""

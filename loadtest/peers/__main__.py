@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from deploy.local import CannotRun, Cluster
 from deploy.local.commands import install_debian
@@ -40,16 +40,6 @@ WARM_UP_S: Final = 3.0
 WARM_UP_REQUESTS_PER_S: Final = {1: 5_000}
 WARM_UP_REQUESTS_PER_S_ELSE: Final = 50_000
 """The requests generated ahead for each second of a first load; later loads generate 1.5 times its result."""
-
-
-class Peer(Protocol):
-    """A system that does the notary's work."""
-
-    url: str
-
-    def pids(self) -> dict[str, list[int]]:
-        """Returns the processes of its servers and of its worker, now."""
-        ...
 
 
 # ---- the notary itself, as one of the systems compared ----
@@ -100,6 +90,7 @@ def our_worker(
 
 # ---- all of them, in turns ----
 
+Peer: TypeAlias = OurWorker | Etcd | postgresql.Postgresql
 PEERS: Final[Mapping[str, Callable[[], AbstractContextManager[Peer]]]] = {
     "postgresql": postgresql.started,
     "postgresql-3": lambda: postgresql.started(standbys=2),
@@ -201,7 +192,7 @@ def main(arguments: list[str] | None = None) -> int:
     in_order = [name for name in NAMES if name in names]
     return exit_code(
         lambda report: compare(report, in_order, cases, chosen.seconds, chosen.rounds, chosen.brokers, chosen.seed),
-        report_to(chosen.json, table=False),
+        report_to(chosen.json),
     )
 
 

@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from loadtest.openloop.checker import ReceivedConflict, hashed
 from loadtest.rig.closed_loop import ClosedLoop, GeneratedSubmissions
 from loadtest.rig.connections import body_of, status_of
 from loadtest.rig.generate import party_key, submissions
@@ -29,20 +30,12 @@ SUBMISSIONS: Final = 80
 RECHECKED: Final = 20
 
 
-class ContestConflict(msgspec.Struct, frozen=True):
-    """A state that was consumed before."""
-
-    state: str
-    kind: str
-    consumed_by: str
-
-
 class ContestDecision(msgspec.Struct, frozen=True):
     """A decision, with the members that all peers return."""
 
     transaction_id: str
     outcome: str
-    conflicts: tuple[ContestConflict, ...]
+    conflicts: tuple[ReceivedConflict, ...]
 
 
 class _Decisions(msgspec.Struct):
@@ -146,8 +139,7 @@ def double_spends(inputs: Mapping[str, Sequence[str]], decisions: Sequence[Conte
             problems.append(f"{each.transaction_id} is {each.outcome} with {len(each.conflicts)} conflicts")
         for conflict in each.conflicts:
             by = consumer.get(conflict.state)
-            hashed = None if by is None else sha256(bytes.fromhex(by)).hexdigest()
-            if conflict.state not in inputs[each.transaction_id] or conflict.consumed_by != hashed:
+            if conflict.state not in inputs[each.transaction_id] or by is None or conflict.consumed_by != hashed(by):
                 problems.append(f"{each.transaction_id} was rejected for {conflict.state}, which was consumed by {by}")
     return problems
 

@@ -24,6 +24,7 @@ import uvloop
 
 from deploy.local.ports import free_ports
 from joiner import AdmittedSubmission
+from loadtest.openloop.checker import ReceivedConflict
 from loadtest.peers.servers import Servers
 from loadtest.rig.generate import party_key_pem
 from loadtest.rig.signing import NOTARY, PARTY
@@ -62,17 +63,11 @@ Open = Callable[[str], AbstractAsyncContextManager[Decider]]
 """Connects to the peer at an address."""
 
 
-class _ConflictJson(msgspec.Struct):
-    state: str
-    kind: str
-    consumed_by: str
-
-
 class _DecisionJson(msgspec.Struct):
     transaction_id: str
     outcome: str
     reason: str | None
-    conflicts: list[_ConflictJson]
+    conflicts: list[ReceivedConflict]
 
 
 class _Decisions(msgspec.Struct):
@@ -133,10 +128,9 @@ class HttpAdapter:
 
 
 def _decision_json(verdict: PeerDecision) -> _DecisionJson:
-    conflicts = [_ConflictJson(format_state(state), "input", sha256(consumer).hexdigest()) for state, consumer in verdict.conflicts]
-    if conflicts:
-        return _DecisionJson(verdict.transaction_id.hex(), "rejected", "input-conflict", conflicts)
-    return _DecisionJson(verdict.transaction_id.hex(), "committed", None, conflicts)
+    conflicts = [ReceivedConflict(format_state(state), "input", sha256(consumer).hexdigest()) for state, consumer in verdict.conflicts]
+    outcome, reason = ("rejected", "input-conflict") if conflicts else ("committed", None)
+    return _DecisionJson(verdict.transaction_id.hex(), outcome, reason, conflicts)
 
 
 async def serve(open_decider: Open, address: str, port: int, parties: Path) -> None:

@@ -18,13 +18,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Protocol
 
 import msgspec
 import uvloop
 
 from loadtest.rig.connections import REJECTED, ClientConnection, connect, head_of, retry_after_s, status_of
-from loadtest.rig.generate import submissions
+from loadtest.rig.generate import Ahead, submissions
 from loadtest.rig.latencies import Failures, Latencies
 from loadtest.rig.machine import costs
 from loadtest.rig.signing import PARTY, Made
@@ -40,28 +39,8 @@ _COMMITTED = b'"outcome":"committed"'
 _RECEIPT = b'"receipt":"c2sp.org/tlog-proof@v1'
 
 
-class SubmissionSource(Protocol):
-    """The submissions of a load, in order."""
-
-    problem: str
-    """The reason why no more submissions will come although some are left; empty otherwise."""
-
-    @property
-    def left(self) -> int:
-        """The number of submissions not taken yet."""
-        ...
-
-    def take(self) -> Made | None:
-        """Returns the next submission, or None if none is there now."""
-        ...
-
-    async def more(self) -> None:
-        """Return when there is a submission, or none will come."""
-        ...
-
-
 class GeneratedSubmissions:
-    """A source of submissions that were generated before."""
+    """Submissions that were generated before, with the interface of `Ahead`."""
 
     problem = ""
 
@@ -105,7 +84,7 @@ class ClosedLoop:
     After a rejection, the connection waits for Retry-After and sends the same submission again. This happens on slow machines.
     """
 
-    def __init__(self, source: SubmissionSource, check: Check, *, stops_at_failure: bool = False) -> None:
+    def __init__(self, source: GeneratedSubmissions | Ahead, check: Check, *, stops_at_failure: bool = False) -> None:
         self._source = source
         self._check = check
         self._stops_at_failure = stops_at_failure
@@ -257,7 +236,6 @@ class ClosedLoad(msgspec.Struct, frozen=True):
     """The URLs of the workers; connections are distributed over them."""
     seed: int
     requests: int
-    """Requests of one submission."""
     inputs: int
     connections: int
     seconds: float
@@ -277,7 +255,6 @@ class LoadResult(msgspec.Struct):
     requests: int = 0
     submissions: int = 0
     rejected: int = 0
-    """Rejections. Each submission was sent again after its Retry-After, unless the load had ended."""
     seconds: float = 0.0
     """The time until the last answer, and at least until the end of the load, unless its submissions ran out."""
     latency_ms_p50: float = 0.0

@@ -189,12 +189,10 @@ AGAIN_S = 0.1
 class ProbeResults(msgspec.Struct):
     """The results of all probes of a load."""
 
-    retry_after_s: Percentiles = msgspec.field(default_factory=Percentiles)
-    """The first Retry-After value that each impatient probe received."""
     waited_s: Percentiles = msgspec.field(default_factory=Percentiles)
-    """The time from that rejection until the impatient probe was admitted."""
+    """The time from an impatient probe's first rejection until it was admitted."""
     waited_to_retry_after: Percentiles = msgspec.field(default_factory=Percentiles)
-    """That time, as a multiple of the Retry-After value."""
+    """That time, as a multiple of the rejection's Retry-After value."""
     waiting: int = 0
     """The number of impatient probes not yet admitted at the end."""
     obedient_returns: int = 0
@@ -262,7 +260,6 @@ def results_of(probes: Sequence[Probe], decided: int) -> ProbeResults:
     waits = [wait for probe in impatient for wait in probe.waits]
     returns = [admitted for probe in obedient for admitted in probe.returns]
     return ProbeResults(
-        percentiles_of([after_s for after_s, _ in waits]),
         percentiles_of([waited_s for _, waited_s in waits]),
         percentiles_of([waited_s / after_s for after_s, waited_s in waits if after_s]),
         len([probe for probe in impatient if probe.waiting]),

@@ -22,7 +22,6 @@ class Percentiles(msgspec.Struct, frozen=True):
 
     p50: float = 0.0
     p99: float = 0.0
-    max: float = 0.0
     count: int = 0
 
 
@@ -55,7 +54,7 @@ class Latencies:
 
     def percentiles(self) -> Percentiles:
         """Returns the percentiles that the results of a load have, in milliseconds."""
-        return Percentiles(self.percentile_ms(50), self.percentile_ms(99), self.percentile_ms(100), self.count)
+        return Percentiles(self.percentile_ms(50), self.percentile_ms(99), self.count)
 
     def encode(self) -> str:
         """Returns the histogram as text, in the form that HdrHistograms of all languages have."""
@@ -77,7 +76,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 def percentiles_of(values: Sequence[float]) -> Percentiles:
     """Returns the exact percentiles of a few values of any unit."""
-    return Percentiles(percentile(values, 50), percentile(values, 99), max(values, default=0.0), len(values))
+    return Percentiles(percentile(values, 50), percentile(values, 99), len(values))
 
 
 class Failures:

@@ -145,7 +145,6 @@ class RunningNotary(msgspec.Struct, frozen=True):
     """A running notary under test."""
 
     urls: Sequence[str]
-    """The URLs of its workers."""
     pids: Mapping[str, list[int]]
     """`worker`: all workers, with the processes that each started; `brokers` where there are any."""
     index: Path

@@ -86,7 +86,6 @@ class Offer(msgspec.Struct, frozen=True):
     urls: Sequence[str]
     seed: int
     requests: int
-    """Requests of one submission."""
     inputs: int
     requests_per_s: float
     seconds: float
@@ -138,17 +137,13 @@ class Offered(msgspec.Struct):
     late_ms: Percentiles = msgspec.field(default_factory=Percentiles)
     """From the intended start to sending: the wait for a free connection, and the load's own delay."""
     retry_after_s: Percentiles = msgspec.field(default_factory=Percentiles)
-    """The Retry-After values in all rejections."""
     probes: ProbeResults = msgspec.field(default_factory=ProbeResults)
-    drained_s: float = 0.0
-    """From the last intended start to the last answer."""
     by_time: list[Second] = msgspec.field(default_factory=list)
     cpu_seconds: dict[str, float] = msgspec.field(default_factory=dict)
     errors: int = 0
     failures: list[str] = msgspec.field(default_factory=list)
     ran_out: bool = False
     beside: list[LoadResult] = msgspec.field(default_factory=list)
-    """The results of the closed loops."""
 
 
 class OfferedLoad:
@@ -176,7 +171,6 @@ class OfferedLoad:
         self._late_ms = Latencies()
         self._retry_after_s: list[float] = []
         self._decided = self._rejected = self._decided_probes = 0
-        self._answered_last_s = 0.0
 
     async def connect(self) -> None:
         """Open all connections, unless each is opened on first use."""
@@ -213,7 +207,6 @@ class OfferedLoad:
         outcome.due = len([arrival for arrival in arrivals(self._stages, offer.requests) if started_s + arrival.due_s >= steady_from_s])
         if not outcome.ran_out:
             outcome.unsent = arrivals_count(self._stages, offer.requests) - self._loop.taken
-        outcome.drained_s = max(0.0, self._answered_last_s - ended_s)
         outcome.seconds = ended_s - steady_from_s
         outcome.cpu_seconds = {name: after[name] - before.get(name, 0.0) for name in after}
         self._sum_up(probes)
@@ -264,7 +257,6 @@ class OfferedLoad:
         self._count(made, answer, due_s, sent_s, channel.answered_s)
 
     def _count(self, made: Made, answer: bytes, due_s: float, sent_s: float, answered_s: float) -> None:
-        self._answered_last_s = answered_s
         status = status_of(answer)
         if status in REJECTED:
             self._rejected += 1

@@ -16,7 +16,6 @@ SHAPES: Final[tuple[str, ...]] = get_args(Shape)
 STEPS: Final = tuple(range(1_000, 10_001, 1_000))
 """The default rates of the steps, in requests a second."""
 SECONDS: Final[dict[str, float]] = {"steady": 60.0, "steps": 600.0, "soak": 3_600.0, "spike": 60.0}
-"""The default length of a run."""
 SPIKE_SHARE: Final = 0.2
 """The spike's share of the run, in its middle."""
 SPIKE_TIMES: Final = 5.0

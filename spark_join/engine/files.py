@@ -169,20 +169,15 @@ def rows_among(session: SparkSession, folder: Path, sha256_of: Mapping[str, str]
                 if there != expected:
                     yield pa.RecordBatch.from_pylist([{"problem": f"{path} {there}"}], schema)
                     continue
-                parquet = pq.ParquetFile(pa.BufferReader(content))
+                parquet, prefixes = pq.ParquetFile(pa.BufferReader(content)), _prefixes(asked)
                 for group in range(parquet.num_row_groups):
-                    rows = _among(parquet.read_row_group(group, columns=list(columns)), asked)
+                    rows = parquet.read_row_group(group, columns=list(columns))
+                    if prefixes is not None:
+                        rows = rows.filter(pc.is_in(pc.binary_slice(rows.column(0), 0, PREFIX_BYTES), value_set=prefixes))
                     yield from rows.append_column("problem", pa.nulls(rows.num_rows, pa.string())).cast(schema).to_batches()
 
     listed = spread_of(session, list(sha256_of.items()), "path string, sha256 string", tasks_a_core=4)
     return listed.mapInArrow(found, from_arrow_schema(schema))
-
-
-def _among(rows: pa.Table, asked: Path) -> pa.Table:
-    prefixes = _prefixes(asked)
-    if prefixes is None:
-        return rows
-    return rows.filter(pc.is_in(pc.binary_slice(rows.column(0), 0, PREFIX_BYTES), value_set=prefixes))
 
 
 @lru_cache(maxsize=1)

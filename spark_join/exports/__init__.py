@@ -49,7 +49,6 @@ class OffsetsNext(msgspec.Struct, frozen=True):
     """The offsets at which the index reads on; it has applied all ordering records before `ordering`."""
 
     ordering: _Count
-    payload: list[_Count]
 
 
 class ExportManifest(msgspec.Struct, frozen=True):
@@ -72,8 +71,7 @@ class _Version(msgspec.Struct, frozen=True):
 class Exports(msgspec.Struct, frozen=True):
     """Any number of exports, with all their rows in one frame; `source` is the absolute path of the export's folder."""
 
-    manifests: dict[str, ExportManifest]
-    """The manifest of each source."""
+    manifests: dict[str, ExportManifest]  # by source
     decisions: DataFrame
     """Columns: source, position, id, log_time_ms, outcome, conflicts"""
     states: DataFrame

@@ -151,71 +151,45 @@ def double_spends(wrong: DataFrame, found: DataFrame, requests: DataFrame) -> Da
 
 def decision_violations(placed_: DataFrame, double: DataFrame) -> DataFrame:
     """Returns violations (`violations.VIOLATION`) for the rows of `placed` and `double_spends`, each with its most specific type."""
-    known = placed_.join(double, ["source", "id"], "left")
-    return violations(
-        known,
-        _type(),
-        position=F.col("position"),
-        id_=render_hex(F.col("id")),
-        found=_found(),
-        expected=_expected(),
-        source=F.col("source"),
-    )
+    known = placed_.join(double, ["source", "id"], "left").withColumn("difference", _difference())
+    type_, found, expected = (F.col(f"difference.{name}") for name in ("type", "found", "expected"))
+    return violations(known, type_, id=render_hex(F.col("id")), found=found, expected=expected)
 
 
-def _type() -> Column:
-    found, expected = F.col("found"), F.col("expected")
-    return (
-        F.when(_alone(), F.when(found.isNull() & _elsewhere(), "index-mismatch").otherwise("position-gap"))
-        .when(F.col("other").isNotNull(), "double-spend")
-        .when(_is_committed("found") != _is_committed("expected"), "wrong-outcome")
-        .when(found["outcome"] != expected["outcome"], "wrong-reason")
-        .when(found["conflicts"] != expected["conflicts"], "wrong-conflicts")
-        .when((found["position"] != expected["position"]) & ~_elsewhere(), "position-gap")
-        .otherwise("index-mismatch")
-    )
-
-
-def _found() -> Column:
+def _difference() -> Column:
+    """Returns the struct type, found and expected of the first difference that a row has."""
     found, expected, other = F.col("found"), F.col("expected"), F.col("other")
-    at = F.format_string("position %s", found["position"])
+    id_, outcomes = render_hex(F.col("id")), (render_outcome("found"), render_outcome("expected"))
+    at, at_expected = (F.format_string("position %s", side["position"]) for side in (found, expected))
+    time, time_expected = (F.format_string("log time %s", side["log_time_ms"]) for side in (found, expected))
     second = F.format_string(
         "committed, and it consumes %s as %s does, committed at position %s",
         render_state(other["state"]),
         render_hex(other["id"]),
         other["position"],
     )
-    return (
-        F.when(found.isNull(), F.when(_elsewhere(), render_hex(F.col("standing"))).otherwise(F.lit("no decision")))
-        .when(_alone(), F.when(F.col("twice"), F.concat(F.lit("there again, at "), at)).otherwise(at))
-        .when(other.isNotNull(), second)
-        .when(found["outcome"] != expected["outcome"], render_outcome("found"))
-        .when(found["conflicts"] != expected["conflicts"], render_conflicts("found"))
-        .when(found["position"] != expected["position"], at)
-        .otherwise(F.format_string("log time %s", found["log_time_ms"]))
+    moved = found["position"] != expected["position"]
+    # The export has another decision at the row's position.
+    elsewhere = F.col("standing").isNotNull() & (F.col("standing") != F.col("id"))
+    differences = (
+        (found.isNull() & elsewhere, "index-mismatch", render_hex(F.col("standing")), id_),
+        (found.isNull(), "position-gap", F.lit("no decision"), id_),
+        (F.col("twice"), "position-gap", F.concat(F.lit("there again, at "), at), F.lit("each decision once")),
+        (expected.isNull(), "position-gap", at, F.lit("no such decision up to there")),
+        (other.isNotNull(), "double-spend", second, outcomes[1]),
+        (_is_committed("found") != _is_committed("expected"), "wrong-outcome", *outcomes),
+        (found["outcome"] != expected["outcome"], "wrong-reason", *outcomes),
+        (found["conflicts"] != expected["conflicts"], "wrong-conflicts", render_conflicts("found"), render_conflicts("expected")),
+        (moved & ~elsewhere, "position-gap", at, at_expected),
+        (moved, "index-mismatch", at, at_expected),
+        (F.lit(True), "index-mismatch", time, time_expected),
     )
-
-
-def _expected() -> Column:
-    found, expected = F.col("found"), F.col("expected")
-    return (
-        F.when(found.isNull(), render_hex(F.col("id")))
-        .when(_alone(), F.when(F.col("twice"), F.lit("each decision once")).otherwise(F.lit("no such decision up to there")))
-        .when(found["outcome"] != expected["outcome"], render_outcome("expected"))
-        .when(found["conflicts"] != expected["conflicts"], render_conflicts("expected"))
-        .when(found["position"] != expected["position"], F.format_string("position %s", expected["position"]))
-        .otherwise(F.format_string("log time %s", expected["log_time_ms"]))
+    return F.coalesce(
+        *[
+            F.when(applies, F.struct(F.lit(type_).alias("type"), there.alias("found"), wanted.alias("expected")))
+            for applies, type_, there, wanted in differences
+        ]
     )
-
-
-def _alone() -> Column:
-    """Returns a column that is true if the row has no counterpart: it is missing, unexpected, or a duplicate."""
-    return F.col("found").isNull() | F.col("expected").isNull() | F.col("twice")
-
-
-def _elsewhere() -> Column:
-    """Returns a column that is true if the export has another decision at the row's position."""
-    return F.col("standing").isNotNull() & (F.col("standing") != F.col("id"))
 
 
 def _is_committed(side: str) -> Column:
@@ -238,10 +212,9 @@ def wrong_states(found: DataFrame, requests: DataFrame, decisions: DataFrame, wr
         unexplained,
         F.lit("index-mismatch"),
         position=F.coalesce("expected.position", "found.position"),
-        id_=render_hex(F.coalesce("expected.id", "found.id")),
+        id=render_hex(F.coalesce("expected.id", "found.id")),
         found=render_consumed("found", F.col("twice")),
         expected=render_consumed("expected", F.lit(False)),
-        source=F.col("source"),
     )
 
 

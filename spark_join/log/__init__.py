@@ -24,8 +24,6 @@ class LogFrames(msgspec.Struct, frozen=True):
 
     ordering: DataFrame
     payload: DataFrame
-    payload_partitions: int
-    """Partitions of the payload topic; the log declares as many or fewer"""
     log_end_offsets: Mapping[TopicPartition, int]
     """The offset after the last record of each partition"""
     at: Callable[[Mapping[TopicPartition, int]], DataFrame]

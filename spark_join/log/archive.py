@@ -21,7 +21,7 @@ A reader that starts at some offsets does not open the files that end before the
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from functools import reduce
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -34,7 +34,7 @@ from pyspark.sql import functions as F
 from spark_join.engine.columns import frame_of, spread_of
 from spark_join.engine.files import read_files
 from spark_join.errors import CouldNotVerify
-from spark_join.log import LogFrames, TopicPartition, records_since
+from spark_join.log import ORDERING, LogFrames, TopicPartition, records_since
 from spark_join.log.files import fault_of_file
 
 ARCHIVE_VERSION: Final = 2
@@ -92,16 +92,17 @@ def read_archive(session: SparkSession, archive: Path, since: Mapping[TopicParti
     files = [file for file in listed if file.offset_end > since.get(file.topic_partition, -1)]
     _refuse_other_files(session, archive, files)
     topics = {topic: _read(session, archive, topic, [file for file in files if file.topic == topic]) for topic in _TOPICS}
+
+    def at(topic_partitions: Mapping[TopicPartition, int]) -> DataFrame:
+        # Folder names have the partition and footers the offsets, so Spark reads only the files that have the records.
+        wanted = {topic: ["false"] for topic in _TOPICS}
+        for (topic, partition), offset in topic_partitions.items():
+            wanted[topic].append(f"(partition = {partition} AND offset = {offset})")
+        found = [topics[topic].where(" OR ".join(wanted[topic])).withColumn("topic", F.lit(topic)) for topic in _TOPICS]
+        return reduce(DataFrame.unionByName, found)
+
     ordering, payload = (records_since(topics[topic], topic, since) for topic in _TOPICS)
-    return LogFrames(ordering, payload, ranges[-1].payload_partitions, ends, partial(_at, topics))
-
-
-def _at(topics: Mapping[str, DataFrame], topic_partitions: Mapping[TopicPartition, int]) -> DataFrame:
-    """See `LogFrames.at`. Folder names have the partition and footers the offsets, so Spark reads only the files that have the records."""
-    of_topic = {topic: [(partition, offset) for (of, partition), offset in topic_partitions.items() if of == topic] for topic in topics}
-    wanted = {topic: " OR ".join([f"(partition = {each} AND offset = {at})" for each, at in of]) for topic, of in of_topic.items()}
-    ordering, payload = (records.where(wanted[topic] or "false").withColumn("topic", F.lit(topic)) for topic, records in topics.items())
-    return ordering.unionByName(payload)
+    return LogFrames(ordering, payload, ends, at)
 
 
 def read_ranges(archive: Path, *, new: bool = False) -> list[Range]:
@@ -154,7 +155,7 @@ def ends_of(files: list[ArchivedFile], payload_partitions: int) -> dict[TopicPar
     Raises `CouldNotVerify` unless each file begins where the one before it ended, lies in its partition's folder, and is listed once.
     """
     paths: set[str] = set()
-    ends: dict[TopicPartition, int] = {("ordering", 0): 0, **{("payload", partition): 0 for partition in range(payload_partitions)}}
+    ends: dict[TopicPartition, int] = {ORDERING: 0, **{("payload", partition): 0 for partition in range(payload_partitions)}}
     for file in files:
         topic_partition = file.topic_partition
         if topic_partition not in ends:

@@ -5,11 +5,11 @@ of a partition: count, offsets, and SHA-256 over offsets, append times, keys and
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import file_digest, sha256
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -30,17 +30,8 @@ UNFINISHED: Final = ".new"
 """The end of the name of a file while it is written: only such files are removed without a look at their records."""
 _NONE: Final = -1
 _HEAD = struct.Struct(">qqii")
-_FOUND = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("records", pa.int64()),
-        ("offset_first", pa.int64()),
-        ("offset_last", pa.int64()),
-        ("digest", pa.binary()),
-    ]
-)
-_WRITTEN: Final = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("written", pa.binary()), ("problem", pa.string())])
+_RESULT: Final = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("result", pa.binary()), ("problem", pa.string())])
+_Result = TypeVar("_Result")
 
 
 class Digest(msgspec.Struct, frozen=True):
@@ -83,20 +74,43 @@ class Digester:
 
 def digests(records: DataFrame) -> dict[TopicPartition, Digest]:
     """Returns the digest of each partition of the records of `reading.read_records`; partitions without records are left out."""
+    return _of_each(records, lambda _, batches: _digest_of(batches), Digest)
 
-    def digested(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        digester, topic_partition = Digester(), None
-        for batch in batches:
-            if batch.num_rows:
-                topic_partition = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
-                digester.add(batch)
-        if topic_partition is not None:
-            found = digester.digest()
-            row = {"topic": topic_partition[0], "partition": topic_partition[1], **msgspec.structs.asdict(found)}
-            yield pa.RecordBatch.from_pylist([row], _FOUND)
 
-    rows = records.mapInArrow(digested, from_arrow_schema(_FOUND)).collect()
-    return {(row.topic, row.partition): Digest(row.records, row.offset_first, row.offset_last, bytes(row.digest)) for row in rows}
+def _digest_of(batches: Iterable[pa.RecordBatch | pa.Table]) -> Digest:
+    digester = Digester()
+    for batch in batches:
+        digester.add(batch)
+    return digester.digest()
+
+
+def _of_each(
+    records: DataFrame, call: Callable[[TopicPartition, Iterator[pa.RecordBatch]], _Result], result: type[_Result]
+) -> dict[TopicPartition, _Result]:
+    """Calls a function with each partition's records, in the task that reads them, and returns the results.
+
+    `records` come from `reading.read_records`; partitions without any are left out. Raises the function's `OSError` and `CouldNotVerify`
+    as `CouldNotVerify`.
+    """
+
+    def called(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        some = (batch for batch in batches if batch.num_rows)
+        for first in some:  # runs once, or never in a task without records: the call consumes the rest
+            topic, partition = first.column("topic")[0].as_py(), first.column("partition")[0].as_py()
+            encoded, problem = b"", None
+            try:
+                encoded = msgspec.json.encode(call((topic, partition), chain([first], some)))
+            except (OSError, CouldNotVerify) as raised:
+                problem = str(raised)
+            row = {"topic": topic, "partition": partition, "result": encoded, "problem": problem}
+            yield pa.RecordBatch.from_pylist([row], _RESULT)
+
+    found: dict[TopicPartition, _Result] = {}
+    for row in records.mapInArrow(called, from_arrow_schema(_RESULT)).collect():
+        if row.problem is not None:
+            raise CouldNotVerify(f"{row.topic} partition {row.partition} cannot be archived: {row.problem}")
+        found[row.topic, row.partition] = msgspec.json.decode(bytes(row.result), type=result)
+    return found
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -116,28 +130,12 @@ def write_files(records: DataFrame, folder: Path, run: str) -> dict[TopicPartiti
     written, or that reads back otherwise.
     """
 
-    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        some = (batch for batch in batches if batch.num_rows)
-        for first in some:  # runs once, or never in a task without records: `write_file` consumes the rest
-            topic_partition = first.column("topic")[0].as_py(), first.column("partition")[0].as_py()
-            written, problem = b"", None
-            context = TaskContext.get()
-            try:
-                # A second attempt of a task writes another file.
-                written = msgspec.json.encode(
-                    write_file(folder, f"{run}-{context.taskAttemptId() if context else 0}", topic_partition, chain([first], some))
-                )
-            except (OSError, CouldNotVerify) as raised:
-                problem = str(raised)
-            row = {"topic": topic_partition[0], "partition": topic_partition[1], "written": written, "problem": problem}
-            yield pa.RecordBatch.from_pylist([row], _WRITTEN)
+    def write(topic_partition: TopicPartition, batches: Iterator[pa.RecordBatch]) -> Written:
+        context = TaskContext.get()
+        # A second attempt of a task writes another file.
+        return write_file(folder, f"{run}-{context.taskAttemptId() if context else 0}", topic_partition, batches)
 
-    found: dict[TopicPartition, Written] = {}
-    for row in records.mapInArrow(write, from_arrow_schema(_WRITTEN)).collect():
-        if row.problem is not None:
-            raise CouldNotVerify(f"{row.topic} partition {row.partition} cannot be archived: {row.problem}")
-        found[row.topic, row.partition] = msgspec.json.decode(bytes(row.written), type=Written)
-    return found
+    return _of_each(records, write, Written)
 
 
 def fault_of_file(folder: Path, path: str, sha256: str, records: int, offset_first: int, offset_end: int) -> str | None:
@@ -214,8 +212,5 @@ def write_file(folder: Path, name: str, topic_partition: TopicPartition, batches
 
 
 def _read_back(file: Path) -> Digest:
-    digester = Digester()
     with pq.ParquetFile(file) as parquet:
-        for group in range(parquet.num_row_groups):
-            digester.add(parquet.read_row_group(group))
-    return digester.digest()
+        return _digest_of(parquet.read_row_group(group) for group in range(parquet.num_row_groups))

@@ -23,7 +23,7 @@ from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.protocol.types import Array, Boolean, Int8, Int16, Int32, Schema, String
 
 from spark_join.errors import CouldNotVerify
-from spark_join.log import TopicPartition
+from spark_join.log import ORDERING, TopicPartition
 from spark_join.log.client import Kafka, client_settings, time_limits
 
 _AGAIN_S: Final = 0.2
@@ -43,9 +43,7 @@ class OffsetRange(msgspec.Struct, frozen=True):
     """A range of offsets of a topic-partition, by default from its log start to its log end."""
 
     offset_first: int
-    """Log start offset: of the first record that is kept."""
     offset_end: int
-    """Log end offset: of the next record that will be appended."""
 
 
 class Admin:
@@ -220,7 +218,7 @@ def read_log_offsets(admin: Admin, kafka: Kafka) -> dict[TopicPartition, OffsetR
     payload = admin.log_offsets(kafka.payload)
     if len(ordering) != 1:
         raise CouldNotVerify(f"topic {kafka.ordering} has {len(ordering)} partitions: a notary's has 1, whose order is the global order")
-    return {("ordering", 0): ordering[0], **{("payload", partition): offset_range for partition, offset_range in enumerate(payload)}}
+    return {ORDERING: ordering[0], **{("payload", partition): offset_range for partition, offset_range in enumerate(payload)}}
 
 
 def _check(code: int, message: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Reads records from brokers, each at the offset that the broker gave it.
+"""Reads a log from brokers, each record at the offset that the broker gave it.
 
 Spark's own Kafka source cannot be used. Brokers do not compare the offsets that the records of a batch claim with those that they give the
 batch, and Java's client believes the claim. It drops a record that claims an earlier offset, and after one that claims a later offset all
@@ -19,11 +19,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_join.errors import CouldNotVerify
-from spark_join.log import TopicPartition
+from spark_join.log import LogFrames, TopicPartition
 from spark_join.log.batches import DecodedRecord, decode, offset_after
 from spark_join.log.client import Kafka, client_settings
 from spark_join.log.files import SCHEMA
-from spark_join.log.kafka import OffsetRange
+from spark_join.log.kafka import Admin, OffsetRange, read_log_offsets
 
 FETCH_BYTES: Final = 4 << 20
 """Bytes of one fetch; a larger batch comes alone."""
@@ -35,6 +35,8 @@ FETCH_WAIT_MS: Final = 500
 READ_S_MAX: Final = 60
 """Deadline of the next records, in seconds, with all attempts at other leaders."""
 _AGAIN_S: Final = 0.2
+TASK_RECORDS_MAX: Final = 100_000
+"""The most records that one task reads. The ordering topic is one partition; without a limit one core would read and write all of it."""
 _SCHEMA: Final = pa.schema([("topic", pa.string()), *SCHEMA, ("partition", pa.int32())])
 
 
@@ -44,6 +46,39 @@ class TaskOffsets(NamedTuple):
     topic_partition: TopicPartition
     offset_first: int
     offset_end: int
+
+
+def read_kafka(
+    session: SparkSession,
+    kafka: Kafka,
+    since: Mapping[TopicPartition, int] | None = None,
+    *,
+    task_records_max: int = TASK_RECORDS_MAX,
+) -> LogFrames:
+    """Reads the log from its start, or in each partition from `since` on, to its current end. Raises `CouldNotVerify`.
+
+    A task reads `task_records_max` offsets of a partition at most.
+    """
+    log_offsets = read_log_offsets(Admin(kafka), kafka)
+    wanted: dict[TopicPartition, OffsetRange] = {}
+    for (topic, partition), offset_range in log_offsets.items():
+        first = (since or {}).get((topic, partition), 0)
+        if offset_range.offset_first > first:
+            raise CouldNotVerify(
+                f"topic {kafka.prefix}.{topic} partition {partition} begins at offset {offset_range.offset_first}: the records before are"
+                " deleted. Verify from the archive that has them (--archive)"
+            )
+        wanted[topic, partition] = OffsetRange(min(first, offset_range.offset_end), offset_range.offset_end)
+
+    def of(topic: str) -> DataFrame:
+        of_topic = {topic_partition: offset_range for topic_partition, offset_range in wanted.items() if topic_partition[0] == topic}
+        return read_records(session, kafka, of_topic, task_records_max).drop("topic")
+
+    def at(topic_partitions: Mapping[TopicPartition, int]) -> DataFrame:
+        return read_records(session, kafka, {each: OffsetRange(offset, offset + 1) for each, offset in topic_partitions.items()})
+
+    ends = {topic_partition: offset_range.offset_end for topic_partition, offset_range in log_offsets.items()}
+    return LogFrames(of("ordering"), of("payload"), ends, at)
 
 
 def read_records(

@@ -14,7 +14,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from spark_join.errors import CouldNotVerify
-from spark_join.log import TopicPartition, describe
+from spark_join.log import ORDERING, TopicPartition, describe
 from spark_join.log.archive import ArchivedFile, ends_of, read_archive, read_ranges, unlisted
 from spark_join.log.client import Kafka
 from spark_join.log.files import Digest, Digester, digests
@@ -32,7 +32,6 @@ TOPIC_SETTINGS: Final = {
     "max.message.bytes": str(8 * 1024 * 1024),
 }
 """The settings of both topics, as the notary creates them."""
-_ORDER: Final = ("ordering", 0)
 _TYPE: Final = "message.timestamp.type"
 _LIMITS: Final = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
 _OPEN: Final = {_TYPE: "CreateTime"} | dict.fromkeys(_LIMITS, str(2**62 // 1000))  # Spark reads microseconds, in 64 bits
@@ -41,14 +40,11 @@ _CLOSED: Final = {_TYPE: "LogAppendTime"} | dict.fromkeys(_LIMITS)
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """The result of a restore."""
+    """The result of a restore: records and replicas by topic, and the number of records that this run appended."""
 
     records: dict[str, int]
-    """Records in each topic."""
     appended: int
-    """Records that this run appended."""
     replicas: dict[str, int]
-    """Replicas of each topic."""
 
 
 def restore(
@@ -81,7 +77,7 @@ def restore(
     if not renumber:
         _refuse_gaps(folder, wanted, ends)
     if until is not None:
-        wanted[_ORDER] = _before(session, folder, until, wanted[_ORDER], ends)
+        wanted[ORDERING] = _before(session, folder, until, wanted[ORDERING], ends)
     counts = {kafka.ordering: 1, kafka.payload: payload_partitions}
     admin = Admin(kafka)
     on_stage("topics")
@@ -150,13 +146,13 @@ def _has_all(admin: Admin, kafka: Kafka, counts: Mapping[str, int], records: Map
 
 def _before(session: SparkSession, folder: Path, until: int, records: int, ends: Mapping[TopicPartition, int]) -> int:
     """Returns how many of the archive's `records` ordering records are before offset `until`. Raises `CouldNotVerify`."""
-    last = ends[_ORDER] - 1
+    last = ends[ORDERING] - 1
     if last < 1:
         found = "one ordering record" if last == 0 else "no ordering record"
         raise CouldNotVerify(f"{folder} has {found}, so --until {until} has none to leave out behind the first: restore without --until")
     if not 0 < until <= last:
         raise CouldNotVerify(f"--until {until} should be 1 to {last}: the archive has the ordering records up to offset {last}")
-    later: int = read_archive(session, folder, {**ends, _ORDER: until}).ordering.count()
+    later: int = read_archive(session, folder, {**ends, ORDERING: until}).ordering.count()
     return records - later
 
 
@@ -225,13 +221,10 @@ def _replicas(admin: Admin, kafka: Kafka, made: Mapping[str, int], on_warning: C
 
 
 def _jobs(kafka: Kafka, folder: Path, files: list[ArchivedFile], wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, Job]:
-    names = {"ordering": kafka.ordering, "payload": kafka.payload}
     paths: dict[TopicPartition, list[str]] = {topic_partition: [] for topic_partition in wanted}
     for file in files:
         paths[file.topic_partition].append(str(folder / file.path))
-    return {
-        (topic, partition): Job(names[topic], partition, paths[topic, partition], records) for (topic, partition), records in wanted.items()
-    }
+    return {each: Job(f"{kafka.prefix}.{each[0]}", each[1], paths[each], records) for each, records in wanted.items()}
 
 
 def _refuse_other_records(session: SparkSession, kafka: Kafka, admin: Admin, jobs: Mapping[TopicPartition, Job]) -> None:

@@ -108,8 +108,19 @@ def read_contents(entries: DataFrame, payload: DataFrame, notary_name: str, keys
     decodes is false for a value that does not decode; counts is true for one that has exactly the ids of its entry. `keys` are the parties'
     (`payloads.read_keys`); with None no signature of a party is checked.
     """
+
+    def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        reader = PayloadDecoder(notary_name)
+        signatures = None if keys is None else Signatures(notary_name, keys)
+        for batch in batches:
+            read = [reader.read(value) for value in batch.column("value").to_pylist()]
+            yield pa.RecordBatch.from_arrays(
+                [batch.column("partition"), batch.column("offset"), *_columns(read, signatures)],
+                names=["partition", "content_offset", "ids_digest", "requests", "faults"],
+            )
+
     values = payload.where((F.length("key") == KEY_BYTES) & F.col("value").isNotNull()).select("partition", "offset", "value")
-    decoded = values.mapInArrow(_decoder(notary_name, keys), _SCHEMA)
+    decoded = values.mapInArrow(decode, _SCHEMA)
     asked = entries.where(F.col("mark") == 1).withColumnRenamed("ids_digest", "asked")
     return asked.join(decoded, ["partition", "content_offset"]).select(
         "offset",
@@ -152,20 +163,6 @@ def _mark(identity: Identity, value: bytes, offset: int, partition: int, key: by
     if identity.is_fill(value, offset, partition, key, payload_hash):
         return 0
     return SEAL if identity.is_seal(value, offset, partition, key, payload_hash) else None
-
-
-def _decoder(notary_name: str, keys: Keys | None) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reader = PayloadDecoder(notary_name)
-        signatures = None if keys is None else Signatures(notary_name, keys)
-        for batch in batches:
-            read = [reader.read(value) for value in batch.column("value").to_pylist()]
-            yield pa.RecordBatch.from_arrays(
-                [batch.column("partition"), batch.column("offset"), *_columns(read, signatures)],
-                names=["partition", "content_offset", "ids_digest", "requests", "faults"],
-            )
-
-    return decode
 
 
 def _columns(read: list[list[DecodedSubmission] | None], signatures: Signatures | None) -> list[pa.Array]:

@@ -228,8 +228,15 @@ def with_rotations(identity: Identity, ordering: DataFrame, stages: Stages) -> I
     One query finds the distinct records that the owner has signed, which are few. Then each rotation takes one more query for its offset:
     that of the first copy after the rotation before it.
     """
+
+    def signed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = zip(batch.column("offset").to_pylist(), batch.column("value").to_pylist(), strict=True)
+            is_good = [read(value)["kind"] == "key" and identity.has_signed("key", offset, value) for offset, value in rows]
+            yield batch.filter(pa.array(is_good, pa.bool_()))
+
     found = ordering.where(part(F.col("value"), 0, 2) == F.lit(_KEY_HEAD)).select("offset", "value")
-    records = stages.keep("key records", found.mapInArrow(_signed(identity), "offset bigint, value binary"))
+    records = stages.keep("key records", found.mapInArrow(signed, "offset bigint, value binary"))
     values = [bytes(row.value) for row in records.select("value").distinct().collect()]
     while True:
         after, _ = identity.notary_keys[-1]
@@ -242,16 +249,6 @@ def with_rotations(identity: Identity, ordering: DataFrame, stages: Stages) -> I
             return identity
         public_key = read(bytes(first.value))["public_key"]
         identity = msgspec.structs.replace(identity, notary_keys=(*identity.notary_keys, (first.offset + 1, public_key)))
-
-
-def _signed(identity: Identity) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def kept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            rows = zip(batch.column("offset").to_pylist(), batch.column("value").to_pylist(), strict=True)
-            is_good = [read(value)["kind"] == "key" and identity.has_signed("key", offset, value) for offset, value in rows]
-            yield batch.filter(pa.array(is_good, pa.bool_()))
-
-    return kept
 
 
 def _other(kind: str) -> str:

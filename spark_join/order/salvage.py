@@ -188,23 +188,14 @@ def wrong_items(items: DataFrame, requests: DataFrame, consumed: Sequence[DataFr
     def consumed_by(name: str) -> Column:
         return F.format_string("%s consumed by %s", render_state(F.col("state")), render_hex(F.col(name)))
 
-    twice = violations(
-        spent,
-        F.lit("salvage-mismatch"),
-        position=F.col("position"),
-        offset=F.col("offset"),
-        found=consumed_by("consumed_by"),
-        expected=consumed_by("other"),
-    )
+    twice = violations(spent, F.lit("salvage-mismatch"), found=consumed_by("consumed_by"), expected=consumed_by("other"))
     known = items.where(F.col("id").isNotNull()).select("id", "position", "offset")
     all_of_them = known.select("id").union(requests.select("id")).union(ids.select("id"))
     again = all_of_them.groupBy("id").count().where("count > 1").join(known, "id")
     decided = violations(
         again,
         F.lit("salvage-mismatch"),
-        position=F.col("position"),
-        offset=F.col("offset"),
-        id_=render_hex(F.col("id")),
+        id=render_hex(F.col("id")),
         found=F.lit("a transaction that has another position too"),
         expected=F.lit("each transaction once"),
     )

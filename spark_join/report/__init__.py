@@ -24,7 +24,7 @@ from spark_join.errors import CouldNotVerify
 from spark_join.kept_state import REPORT, STATE
 from spark_join.log import ORDERING, LogFrames
 from spark_join.log.archive import ArchivedRanges
-from spark_join.report.page import Violations, page, series, violations_over_time
+from spark_join.report.page import page, series, violations_over_time
 from spark_join.state import AppliedState
 from spark_join.verify import Verified
 
@@ -79,10 +79,9 @@ def write_report(folder: Path, log: LogFrames, verified: Verified, run: RunMetad
     sync_files(folder / VIOLATIONS)
     report = _content(log, verified, run, counts)
     numbers = series(verified.decisions, verified.entries)
-    shown = Violations([], {})
-    if counts:
-        shown = Violations(shown_of(violations).collect(), violations_over_time(violations, numbers.moments))
-    write_last(folder / PAGE, page(report, numbers, shown).encode())
+    shown = shown_of(violations).collect() if counts else []
+    over_time = violations_over_time(violations, numbers.moments) if counts else {}
+    write_last(folder / PAGE, page(report, numbers, shown, over_time).encode())
     # A crash before this leaves files that `refuse_used` reports; after it, the complete report.
     write_last(folder / REPORT, orjson.dumps(report, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     return report

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 import msgspec
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
@@ -49,15 +49,6 @@ class Series(msgspec.Struct, frozen=True):
     """Numbers of batches with 2^n to 2^(n+1) - 1 requests, by n; -1 stands for batches without requests"""
 
 
-class Violations(msgspec.Struct, frozen=True):
-    """The violations that the page shows, a bounded number."""
-
-    shown: Sequence[Row]
-    """The rows of the table: rows of `violations.VIOLATION`"""
-    over_time: Mapping[str, Sequence[int]]
-    """See `violations_over_time`"""
-
-
 def series(decisions: DataFrame, entries: DataFrame) -> Series:
     """Counts `decisions` and `entries`, which are those of `Verified`, in bins."""
     (ends,) = entries.agg(F.min("log_time_ms").alias("first"), F.max("log_time_ms").alias("last")).collect()
@@ -74,7 +65,8 @@ def series(decisions: DataFrame, entries: DataFrame) -> Series:
     apart = F.abs(F.col("append_time_ms") - F.col("content_append_time_ms"))
     apart = F.percentile_approx(apart, [0.5, 0.99], 1_000).alias("apart")
     batches = {row.bin: row for row in entries.groupBy(bin_).agg(apart, F.min("offset").alias("first")).collect()}
-    sizes = entries.groupBy(_power(F.col("count")).alias("power")).count().orderBy("power").collect()
+    power = F.when(F.col("count") > 0, F.length(F.bin("count")) - 1).otherwise(-1)  # the largest n with 2^n <= count
+    sizes = entries.groupBy(power.alias("power")).count().orderBy("power").collect()
     moments = []
     for number in range(-(-span_ms // width_ms)):
         batch = batches.get(number)
@@ -108,19 +100,17 @@ def _bin(place: Column, firsts: Sequence[int | None]) -> Column:
     return found.otherwise(begun[0][0])
 
 
-def _power(number: Column) -> Column:
-    """Returns the largest n with 2^n <= number; -1 for 0."""
-    return F.when(number > 0, F.length(F.bin(number)) - 1).otherwise(-1)
+def page(report: Mapping[str, Any], numbers: Series, violations: Sequence[Row], by_bin: Mapping[str, Sequence[int]]) -> str:
+    """Renders the page. `report` is the content of `report.json`, `violations` are the rows of the table, a bounded number of them.
 
-
-def page(report: Mapping[str, Any], numbers: Series, violations: Violations) -> str:
-    """Renders the page. `report` is the content of `report.json`."""
+    `by_bin` is from `violations_over_time`.
+    """
     wrong = sum(report["violations"].values())
     drawn = bars("By type", "violations", report["violations"]) if wrong else Markup()
-    if violations.over_time:
+    if by_bin:
         unit = "in which bin there are how many; each type by its own scale"
-        drawn += lanes("Where in the log", unit, violations.over_time, *_time_axis(numbers))
-    in_bins = sum([sum(counts) for counts in violations.over_time.values()])
+        drawn += lanes("Where in the log", unit, by_bin, *_time_axis(numbers))
+    in_bins = sum([sum(counts) for counts in by_bin.values()])
     return _TEMPLATE.render(
         report=report,
         wrong=wrong,
@@ -130,7 +120,7 @@ def page(report: Mapping[str, Any], numbers: Series, violations: Violations) -> 
         over_time=_over_time(numbers) if numbers.moments else None,
         drawn_violations=drawn,
         nowhere=wrong - in_bins if numbers.moments else 0,
-        shown=_table([row.asDict() for row in violations.shown]),
+        shown=_table([row.asDict() for row in violations]),
         settled=_table(report["settled"]["shown"]),
         ranges=[
             (f"{topic}, partition {partition}", f"{first:,}", f"{end:,}")
@@ -217,12 +207,8 @@ def _visible(value: object) -> object:
     return "".join([each if each.isprintable() else f"\\u{ord(each):04x}" for each in value])
 
 
-def _template() -> Template:
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, finalize=_visible, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
-    environment.filters |= {"thousands": "{:,}".format, "cell_class": _cell_class}
-    return environment.from_string(files("spark_join.report").joinpath("page.html.jinja").read_text())
-
-
-_TEMPLATE: Final = _template()
+_environment = Environment(
+    autoescape=True, undefined=StrictUndefined, finalize=_visible, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+)
+_environment.filters |= {"thousands": "{:,}".format, "cell_class": _cell_class}
+_TEMPLATE: Final = _environment.from_string(files("spark_join.report").joinpath("page.html.jinja").read_text())

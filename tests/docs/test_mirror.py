@@ -57,7 +57,7 @@ RUN_BY = {
     "spark_join": ("tests/spark", "arguments identity state"),
     "spark_join/engine": ("tests/spark", "columns"),
     "spark_join/exports": ("tests/spark", "compare"),
-    "spark_join/log": ("tests/spark", "brokers client sending"),
+    "spark_join/log": ("tests/spark", "client sending"),
     "spark_join/report": ("tests/spark", "plots"),
     "deploy": ("tests/deploy", "namespace"),
     "deploy/centres": ("tests/deploy", "centres device forward"),

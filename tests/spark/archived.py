@@ -9,10 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_join.log.archive import ARCHIVE_VERSION, ArchivedFile, Range
+from spark_join.log.files import SCHEMA
 from tests.checkers.replay import ORDERING, LogRecord
-
-_SCHEMA = pa.schema([("offset", pa.int64()), ("append_time_ms", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
-
 
 Ends = Mapping[int, int]
 """Log end offsets by topic-partition."""
@@ -37,8 +35,8 @@ def archive(by_partition: Mapping[int, Sequence[LogRecord]], folder: Path, ends:
             topic, of_topic = ("ordering", 0) if partition == ORDERING else ("payload", partition)
             path = f"{topic}/partition={of_topic}/{number:08}.parquet"
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            columns = [[getattr(record, name) for record in of_range] for name in _SCHEMA.names]
-            pq.write_table(pa.table(columns, schema=_SCHEMA), folder / path, compression="zstd")
+            columns = [[getattr(record, name) for record in of_range] for name in SCHEMA.names]
+            pq.write_table(pa.table(columns, schema=SCHEMA), folder / path, compression="zstd")
             digest = sha256((folder / path).read_bytes()).hexdigest()
             files.append(ArchivedFile(path, topic, of_topic, start, end, len(of_range), digest))  # type: ignore[arg-type]
         written = Range(ARCHIVE_VERSION, len(by_partition) - 1, files)

@@ -22,11 +22,10 @@ from spark_join.engine.session import cause
 from spark_join.engine.stages import OnStage
 from spark_join.errors import CouldNotVerify
 from spark_join.log.archive import ArchivedFile, read_archive, unlisted
-from spark_join.log.brokers import read_kafka
 from spark_join.log.client import Kafka
 from spark_join.log.files import Digest, digests
 from spark_join.log.kafka import Admin, read_log_offsets
-from spark_join.log.reading import read_records
+from spark_join.log.reading import read_kafka, read_records
 from spark_join.log.restore import TOPIC_SETTINGS, Restored, _make_ready, restore
 from tests.checkers.signed_log import SignedLog
 from tests.spark.archived import archive as archive_of

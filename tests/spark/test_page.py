@@ -12,7 +12,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from spark_join.constants import OUTCOMES
-from spark_join.report.page import BINS, Moment, Series, Violations, page, series, violations_over_time
+from spark_join.report.page import BINS, Moment, Series, page, series, violations_over_time
 from spark_join.report.plots import bars, lanes, lines, moment, stacked, time_ticks
 
 pytestmark = pytest.mark.seconds  # matplotlib draws each page
@@ -45,7 +45,6 @@ SAID = {
 }
 EMPTY = Series(0, 1, [], {})
 NONE = dict.fromkeys(OUTCOMES.values(), 0)
-CLEAN = Violations([], {})
 VOID = {"meta", "br"}
 
 
@@ -81,7 +80,7 @@ class Reader(HTMLParser):
 
 def _texts(**members: object) -> list[str]:
     """Returns the texts of the page of a log without violations, with these members of the report."""
-    return [text for each in Reader(page({**SAID, "violations": {}, **members}, EMPTY, CLEAN)).text if (text := each.strip())]
+    return [text for each in Reader(page({**SAID, "violations": {}, **members}, EMPTY, [], {})).text if (text := each.strip())]
 
 
 def _text(**members: object) -> str:
@@ -97,8 +96,8 @@ def test_hostile_names_are_text() -> None:
     name = "x" * len(HOSTILE)
     harmless = {**SAID, "notary": name, "exports": {name: export}, "continued_from": {**before, "report": name}}
     harmful = {**SAID, "exports": {HOSTILE: export}, "continued_from": {**before, "report": HOSTILE}}
-    wanted = Reader(page(harmless, EMPTY, Violations([Row(**{**row.asDict(), "found": name})], {})))
-    found = Reader(page(harmful, EMPTY, Violations([row], {})))
+    wanted = Reader(page(harmless, EMPTY, [Row(**{**row.asDict(), "found": name})], {}))
+    found = Reader(page(harmful, EMPTY, [row], {}))
     assert found.tags == wanted.tags
     assert found.attributes == wanted.attributes
     shown = "O=<script>alert(1)</script><img src=x onerror=alert(1)>\"'&\\u202egnp.\\u2066\\u0007</td>"
@@ -110,7 +109,7 @@ def test_page_needs_nothing_else() -> None:
     """The page has no script and no address to fetch, and forbids the browser to fetch anything."""
     numbers = Series(0, 1_000, [Moment({**NONE, "committed": 2}, 1.0, 9.0, 3, 0), Moment(NONE, None, None, None, None)], {-1: 1, 0: 2})
     row = Row(type="bad-signature", position=1, offset=9, id=None, found="this", expected="that")
-    text = page({**SAID, "notary": "O=Notary"}, numbers, Violations([row], {"bad-signature": [900, 1]}))
+    text = page({**SAID, "notary": "O=Notary"}, numbers, [row], {"bad-signature": [900, 1]})
     found = Reader(text)
     assert {"script", "link", "img", "iframe", "object"}.isdisjoint(found.tags)
     assert {"src", "href", "style", "onload"}.isdisjoint(dict(found.attributes))
@@ -153,7 +152,7 @@ def test_violations_are_drawn() -> None:
     said = {**SAID, "violations": {"bad-signature": 100, "sequence-gap": 2}}
     moments = [Moment({**NONE, "committed": 2}, 1.0, 9.0, 0, 0), Moment(NONE, None, None, None, None)]
     row = Row(type="bad-signature", position=1, offset=9, id=None, found="this", expected="that")
-    drawn = page(said, Series(0, 1_000, moments, {0: 2}), Violations([row], {"bad-signature": [99, 1], "sequence-gap": [0, 1]}))
+    drawn = page(said, Series(0, 1_000, moments, {0: 2}), [row], {"bad-signature": [99, 1], "sequence-gap": [0, 1]})
     found = Reader(drawn).text
     assert {"bad-signature: 99", "bad-signature: 1", "sequence-gap: 1"} <= set(found)
     assert "1 violation of no ordering record and no decision, so of no time." in found
@@ -187,7 +186,7 @@ def test_what_a_salvage_and_the_owner_gave_is_shown() -> None:
 def test_an_empty_log_has_a_page() -> None:
     """An empty log has a page too, which says that it is empty."""
     nothing = {**SAID, "decisions": 0, "outcomes": dict.fromkeys(OUTCOMES.values(), 0), "violations": {}}
-    found = Reader(page(nothing, EMPTY, CLEAN))
+    found = Reader(page(nothing, EMPTY, [], {}))
     assert "Nothing was asked: there is nothing to draw." in found.text
     assert "no violation" in found.text
     assert "svg" not in found.tags

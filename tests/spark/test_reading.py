@@ -19,10 +19,9 @@ from spark_join.archiving import Archived, archive
 from spark_join.errors import CouldNotVerify
 from spark_join.log import LogFrames, reading
 from spark_join.log.archive import read_archive
-from spark_join.log.brokers import read_kafka
 from spark_join.log.client import Kafka
 from spark_join.log.kafka import OffsetRange
-from spark_join.log.reading import read_records
+from spark_join.log.reading import read_kafka, read_records
 from spark_join.log.restore import restore
 from tests.checkers.signed_log import SignedLog
 from tests.kafka.foreign_batches import append, varint, with_body, with_earlier_offset, with_later_offset, with_offset

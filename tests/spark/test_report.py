@@ -68,7 +68,7 @@ def test_many_violations_go_to_many_files(spark: SparkSession, tmp_path: Path) -
 def _verified(spark: SparkSession, violations: DataFrame) -> tuple[LogFrames, Verified]:
     """Returns an empty log, and the result of its verification."""
     records = spark.createDataFrame([], RECORD)
-    log = LogFrames(records, records, 1, {("ordering", 0): 0, ("payload", 0): 0}, lambda _: records)
+    log = LogFrames(records, records, {("ordering", 0): 0, ("payload", 0): 0}, lambda _: records)
     decisions = spark.createDataFrame([], "position bigint, log_time_ms bigint, outcome int")
     entries = spark.createDataFrame(
         [], "offset bigint, log_time_ms bigint, count bigint, append_time_ms bigint, content_append_time_ms bigint"

@@ -12,17 +12,16 @@ _DECISION = "decision struct<outcome: int, conflicts: array<struct<state: binary
 
 
 def test_row_has_what_is_given(spark: SparkSession) -> None:
-    """Each column has its own value; what is not given is null, and the source is the log then."""
-    frame = spark.createDataFrame([("found it", "expected it")], "found string, expected string")
-    texts = {"found": F.col("found"), "expected": F.col("expected")}
-    rest = {name: F.lit(name) for name in ("id_", "source")} | {
+    """Each column has its own value, a computed one or that of the frame; others are null, and the source is the log then."""
+    frame = spark.createDataFrame([("found it", "expected it", "else")], "found string, expected string, other string")
+    rest = {name: F.lit(name) for name in ("id", "source", "found")} | {
         name: F.lit(number) for number, name in enumerate(("position", "offset", "offset_last", "records"), 1)
     }
-    bare, complete = violations(frame, F.lit("a"), **texts), violations(frame, F.lit("b"), **texts, **rest)
+    bare, complete = violations(frame, F.lit("a")), violations(frame, F.lit("b"), **rest)
     assert bare.schema.simpleString() == complete.schema.simpleString() == spark.createDataFrame([], VIOLATION).schema.simpleString()
     assert [tuple(row) for row in bare.union(complete).orderBy("type").collect()] == [
         ("a", None, None, None, "found it", "expected it", LOG, None, None),
-        ("b", 1, 2, "id_", "found it", "expected it", "source", 3, 4),
+        ("b", 1, 2, "id", "found", "expected it", "source", 3, 4),
     ]
 
 

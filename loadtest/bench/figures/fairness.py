@@ -53,7 +53,6 @@ class Phase(msgspec.Struct, frozen=True):
     """One load of all parties."""
 
     greedy: dict[str, Any]
-    """The figures of the greedy party."""
     others: Sequence[LoadResult]
     cores: dict[str, float]
     failed: bool

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Sequence
 from itertools import pairwise
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -162,8 +161,6 @@ def figures_of(load: LongLoad) -> dict[str, Any]:
     }
     if len(tenths) == TENTHS:
         figures["last_to_first_tenth"] = tenths[-1]["requests_per_s"] / tenths[0]["requests_per_s"]
-        rates = [tenth["requests_per_s"] for tenth in tenths]
-        figures["slowest_to_median_tenth"] = min(rates) / median(rates)
     return figures
 
 

@@ -8,7 +8,6 @@
 """
 
 import asyncio
-import sys
 import tempfile
 import time
 import uuid
@@ -20,16 +19,14 @@ from typing import Any, Final
 
 import msgspec
 import uvloop
-from rich.console import Console
-from rich.table import Table
 
 from loadtest.bench.figure import Figure, Lines, Row, case_of, milliseconds, number
 from loadtest.bench.figures.raw import (
     ENTRY_BYTES,
     IN_FLIGHT,
-    KEY,
     PARTITIONS,
     WARM_UP_SHARE,
+    append_both,
     consumer,
     payload_partitions,
     producer,
@@ -45,19 +42,11 @@ from loadtest.rig.progress import progress
 from loadtest.rig.signing import NOTARY, PARTY
 from notary.gate import Gate
 from notary.parties import Parties
-from ordering.topics import create_topics, topic_names
+from ordering.topics import create_topics
 
 GOALS: Final = {"postgresql": "the notary does 3 times as much", "etcd": "the notary does 10 times as much"}
 LIMIT_GOAL: Final = {100: "at least half of append and read"}
 WRONG_LISTED: Final = 5
-_COLUMNS: Final = (
-    ("requests/s", "requests_per_s", ",.0f"),
-    ("p50 ms", "latency_ms_p50", ".1f"),
-    ("p99 ms", "latency_ms_p99", ".1f"),
-    ("server s/1000", "server_cpu_s_per_1000", ".3f"),
-    ("worker s/1000", "worker_cpu_s_per_1000", ".3f"),
-    ("times: notary", "notary_times", ".2f"),
-)
 
 
 def add_results(
@@ -69,11 +58,7 @@ def add_results(
     append_and_read: float | None,
     others_share: float | None,
 ) -> None:
-    """Report and print all peers' loads of one size. `append_and_read`: the rate of the log alone, in requests a second."""
-    table = Table(title=f"{case.requests} requests a submission, {case.connections_each} connections", title_justify="left", box=None)
-    table.add_column("")
-    for text, _, _ in _COLUMNS:
-        table.add_column(text, justify="right")
+    """Report all peers' loads of one size. `append_and_read`: the rate of the log alone, in requests a second."""
     rates = {name: mean([each.requests_per_s for each in of_one]) for name, of_one in results.items()}
     for name, of_one in results.items():
         figures, goal = _figures(of_one), GOALS.get(name)
@@ -87,9 +72,6 @@ def add_results(
         failed = bool(wrong[name]) or bool(figures["errors"]) or not rates[name]
         about = {"peer": name, "requests": case.requests, "inputs": INPUTS, "connections": case.connections_each, **parameters}
         report.add("peers", f"{name}, {case.text}", figures, about, goal, failed=failed, others_share=others_share)
-        cells = [format(figures[key], form) if key in figures else "" for _, key, form in _COLUMNS]
-        table.add_row(f"{name}{'  FAILED' if failed else ''}", *cells)
-    Console(width=None if sys.stdout.isatty() else 120, highlight=False).print("", table)
 
 
 def _figures(of_one: Sequence[LoadResult]) -> dict[str, Any]:
@@ -145,7 +127,6 @@ async def _append_and_read(bootstrap: str, requests: int, batch_bytes: int, seco
     """Append to both topics, as a worker does, and read both at the same time; the records read back count."""
     prefix = f"limit-{uuid.uuid4().hex[:8]}"
     await create_topics(bootstrap, prefix, payload_partitions=PARTITIONS)
-    ordering, payload = topic_names(prefix)
     values = list(islice(payload_values(seed, requests, INPUTS, batch_bytes), 32))
     entries = [bytes(ENTRY_BYTES) + b"".join(value.ids) for value in values]
     async with consumer(bootstrap) as client:
@@ -156,10 +137,7 @@ async def _append_and_read(bootstrap: str, requests: int, batch_bytes: int, seco
             nonlocal appended
             while time.perf_counter() < ends_at or appended == before:
                 at, appended = appended % len(values), appended + 1
-                both = await asyncio.gather(
-                    send.send(payload, values[at].value, KEY, partitions[at % len(partitions)]), send.send(ordering, entries[at], None, 0)
-                )
-                await asyncio.gather(*both)
+                await append_both(send, prefix, partitions[at % len(partitions)], values[at].value, entries[at])
 
         per_batch = sum([len(value.ids) for value in values]) / len(values)
         async with producer(bootstrap) as send, asyncio.TaskGroup() as tasks:

@@ -6,7 +6,7 @@ It uses plain aiokafka without any code of `ordering`, and so gives the limit th
 import asyncio
 import time
 from collections.abc import Sequence
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 import uvloop
@@ -48,17 +48,13 @@ def measure(report: Report, bootstrap: str, brokers: int, seconds: float, seed: 
 async def idle_latency(bootstrap: str, prefix: str, seed: int) -> Percentiles:
     """Returns the milliseconds of one round trip of R1: a submission of one request and its entry, both acknowledged."""
     await create_topics(bootstrap, prefix, payload_partitions=PARTITIONS)
-    ordering, payload = topic_names(prefix)
     value = next(payload_values(seed, 1, 4, 1)).value
     took = Latencies()
     async with producer(bootstrap) as send:
         partitions = await payload_partitions(send, prefix, len(value))
         for at in range(PAIRS + WARM_UP_PAIRS):
             started = time.perf_counter()
-            both = await asyncio.gather(
-                send.send(payload, value, KEY, partitions[at % len(partitions)]), send.send(ordering, bytes(ENTRY_BYTES + 32), None, 0)
-            )
-            await asyncio.gather(*both)
+            await append_both(send, prefix, partitions[at % len(partitions)], value, bytes(ENTRY_BYTES + 32))
             if at >= WARM_UP_PAIRS:  # the first pairs open connections and load metadata
                 took.add((time.perf_counter() - started) * 1000)
     return took.percentiles()
@@ -68,42 +64,43 @@ async def _throughput(
     bootstrap: str, prefix: str, submission_requests: int, batch_bytes: int, seconds: float, seed: int
 ) -> dict[str, float]:
     await create_topics(bootstrap, prefix, payload_partitions=PARTITIONS)
-    ordering, payload = topic_names(prefix)
     values = list(islice(payload_values(seed, submission_requests, 4, batch_bytes), 32))
-    batches = requests = octets = counted = requests_counted = octets_counted = 0
+    batches: list[tuple[float, int, int]] = []  # the time of the acknowledgement, requests, bytes
+    numbers = count()
     async with producer(bootstrap) as send:
         partitions = await payload_partitions(send, prefix, batch_bytes)
         counts_from = time.perf_counter() + seconds * WARM_UP_SHARE
         ends_at = counts_from + seconds
 
         async def append() -> None:
-            nonlocal batches, requests, octets, counted, requests_counted, octets_counted
             while time.perf_counter() < ends_at:
-                batches += 1
-                made = values[batches % len(values)]
+                number = next(numbers)
+                made = values[number % len(values)]
                 entry = bytes(ENTRY_BYTES) + b"".join(made.ids)
-                at = partitions[batches % len(partitions)]
-                both = await asyncio.gather(send.send(payload, made.value, KEY, at), send.send(ordering, entry, None, 0))
-                await asyncio.gather(*both)
-                requests += len(made.ids)
-                octets += len(made.value) + len(entry)
-                if time.perf_counter() >= counts_from:
-                    counted += 1
-                    requests_counted += len(made.ids)
-                    octets_counted += len(made.value) + len(entry)
+                await append_both(send, prefix, partitions[number % len(partitions)], made.value, entry)
+                batches.append((time.perf_counter(), len(made.ids), len(made.value) + len(entry)))
 
         await asyncio.gather(*[append() for _ in range(IN_FLIGHT)])
         appended_s = time.perf_counter() - counts_from
     read_s, read = await read_back(bootstrap, prefix)
-    assert read == 2 * batches, f"{read} records were read and {2 * batches} appended"
+    assert read == 2 * len(batches), f"{read} records were read and {2 * len(batches)} appended"
+    counted = [batch for batch in batches if batch[0] >= counts_from]
+    requests = sum([each for _, each, _ in batches])
     return {
-        "append_requests_per_s": requests_counted / appended_s,
-        "append_mb_per_s": octets_counted / appended_s / 1e6,
-        "append_records_per_s": 2 * counted / appended_s,
+        "append_requests_per_s": sum([each for _, each, _ in counted]) / appended_s,
+        "append_mb_per_s": sum([octets for _, _, octets in counted]) / appended_s / 1e6,
+        "append_records_per_s": 2 * len(counted) / appended_s,
         "read_requests_per_s": requests / read_s,
-        "read_mb_per_s": octets / read_s / 1e6,
-        "requests_per_batch": requests / batches,
+        "read_mb_per_s": sum([octets for _, _, octets in batches]) / read_s / 1e6,
+        "requests_per_batch": requests / len(batches),
     }
+
+
+async def append_both(send: AIOKafkaProducer, prefix: str, partition: int, value: bytes, entry: bytes) -> None:
+    """Append a payload and its entry at once (R1); returns when both are acknowledged."""
+    ordering, payload = topic_names(prefix)
+    both = await asyncio.gather(send.send(payload, value, KEY, partition), send.send(ordering, entry, None, 0))
+    await asyncio.gather(*both)
 
 
 async def payload_partitions(send: AIOKafkaProducer, prefix: str, batch_bytes: int) -> list[int]:

@@ -11,8 +11,6 @@ Also a command of its own, `make bench-ready`: the time to ready of a worker wit
 Its log is an embedded one. `notary serve` starts three times as a separate process; the command measures the time from its start to its
 ready line. The first start has no index and replays the log. The second has the index from that replay. The third has no index but a
 snapshot, which it verifies and restores. If a worker ends with another number of decisions than the log has, there is no figure.
-
-Exit codes: 0 measured; 1 a worker lacked decisions; 2 a measurement was impossible, or it was interrupted.
 """
 
 import argparse

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from deploy.local import Cluster
 from deploy.local.process import python_path
 from loadtest.bench.figure import COLOURS, START_S, Figure, Lines, Part, Row, RunOptions, Step, load_s, series
 from loadtest.bench.figures.end_to_end import WARM_UP_S, warm_up
@@ -36,7 +35,6 @@ class Account(msgspec.Struct, frozen=True):
     """The CPU time of a process between two signals."""
 
     spent_s: Mapping[str, float]
-    """By stage."""
     beside_s: Mapping[str, float]
     """The part of it spent by other threads of Python than the main thread; mostly without holding the GIL."""
     process_s: float
@@ -58,13 +56,14 @@ class SampledNotary(msgspec.Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def sampled(cluster: Cluster | None) -> Iterator[SampledNotary]:
-    """Yields a new notary with one worker that runs the sampler, for the length of a block."""
+def sampled(brokers: int) -> Iterator[SampledNotary]:
+    """Yields a new notary on new brokers with one worker that runs the sampler, for the length of a block; 0 brokers: the embedded log."""
     with tempfile.TemporaryDirectory(prefix="bench-stages-") as directory, tempfile.TemporaryDirectory(prefix="bench-site-") as site:
         (Path(directory) / MAP).write_bytes(msgspec.json.encode(stage_map()))
         # Python runs this file at its start, also in each process that the worker starts.
         (Path(site) / "sitecustomize.py").write_text("from loadtest.bench.sampler import start\n\nstart()\n")
-        with workers_on(cluster, added={DIRECTORY: directory, "PYTHONPATH": python_path(Path(site))}) as running:
+        added = {DIRECTORY: directory, "PYTHONPATH": python_path(Path(site))}
+        with brokers_of(brokers) as cluster, workers_on(cluster, added=added) as running:
             yield SampledNotary(running, Path(directory))
 
 
@@ -73,18 +72,13 @@ def parts(report: Report, options: RunOptions) -> list[Part]:
     brokers, seconds = 1 if options.brokers is None else options.brokers, max(options.seconds, SECONDS_MIN)
     warm_up_s = min(WARM_UP_S, seconds)
 
-    @contextlib.contextmanager
-    def opened() -> Iterator[SampledNotary]:
-        with brokers_of(brokers) as cluster, sampled(cluster) as notary:
-            yield notary
-
     def step(case: Case, at: int) -> Step:
         text = f"stages: {case.requests} a submission, {case.inputs} inputs"
         return Step(text, load_s(seconds), lambda notary: measure(report, notary, case, seconds, options.seed + 1_000 * at))
 
     steps = [Step("stages: warming up", 2 * load_s(warm_up_s / 2), lambda notary: warm_up(notary.running, warm_up_s, options.seed))]
     steps += [step(case, at) for at, case in enumerate(CASES, 1)]
-    return [Part(f"stages, {log_name(brokers)}", START_S[brokers], opened, steps)]
+    return [Part(f"stages, {log_name(brokers)}", START_S[brokers], lambda: sampled(brokers), steps)]
 
 
 def measure(report: Report, notary: SampledNotary, case: Case, seconds: float, seed: int) -> None:

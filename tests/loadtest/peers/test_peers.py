@@ -22,9 +22,10 @@ from deploy.local import CannotRun, Cluster
 from deploy.local.process import BrokerProcess
 from loadtest.bench.figures.peers import measure_limits
 from loadtest.bench.report import Report
+from loadtest.openloop.checker import ReceivedConflict
 from loadtest.peers import http_adapter, postgresql, single_topic
 from loadtest.peers.__main__ import ON_BROKERS, PEERS, main, start
-from loadtest.peers.contest import ContestConflict, ContestDecision, ask, changed, contest, double_spends, recheck
+from loadtest.peers.contest import ContestDecision, ask, changed, contest, double_spends, recheck
 from loadtest.peers.http_adapter import HttpAdapter, PeerDecision
 from loadtest.peers.servers import Servers
 from loadtest.peers.single_topic import PAYLOAD, SingleTopicLog, cut, join
@@ -158,7 +159,7 @@ async def test_a_peer_that_double_spends_is_found_out(tmp_path: Path) -> None:
         await server.stop(1.0)
 
 
-def _decision(id_: str, *conflicts: ContestConflict) -> ContestDecision:
+def _decision(id_: str, *conflicts: ReceivedConflict) -> ContestDecision:
     return ContestDecision(id_ * 64, "rejected" if conflicts else "committed", conflicts)
 
 
@@ -172,13 +173,13 @@ def test_a_state_spent_twice() -> None:
 def test_a_rejection_needs_a_reason() -> None:
     """A rejection for a state that no transaction consumed, or for no state, is a problem."""
     inputs = {"a" * 64: ["s:0"]}
-    assert len(double_spends(inputs, [_decision("a", ContestConflict("s:0", "input", "0" * 64))])) == 1
+    assert len(double_spends(inputs, [_decision("a", ReceivedConflict("s:0", "input", "0" * 64))])) == 1
     assert len(double_spends(inputs, [ContestDecision("a" * 64, "rejected", ())])) == 1
 
 
 def test_an_outcome_that_changes() -> None:
     """A retry may report more conflicts, but neither fewer nor another outcome."""
-    one, other = ContestConflict("s:0", "input", "0" * 64), ContestConflict("t:0", "input", "1" * 64)
+    one, other = ReceivedConflict("s:0", "input", "0" * 64), ReceivedConflict("t:0", "input", "1" * 64)
     assert changed([_decision("a", one)], [_decision("a", one, other)]) == []
     assert len(changed([_decision("a", one, other)], [_decision("a", one)])) == 1
     assert len(changed([_decision("a")], [_decision("a", one)])) == 1

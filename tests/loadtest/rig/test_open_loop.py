@@ -112,7 +112,7 @@ async def test_rejections_are_counted_and_are_no_errors() -> None:
     turns = iter(range(10_000))
     result = await _offered(lambda body: REJECTION if next(turns) % 2 else _committed(body))
     assert abs(result.rejected - result.decided) <= 1
-    assert result.retry_after_s.p50 == result.retry_after_s.max == 1
+    assert result.retry_after_s.p50 == result.retry_after_s.p99 == 1
     assert result.errors == 0
 
 
@@ -126,7 +126,6 @@ async def test_probes_find_out_when_there_was_capacity() -> None:
 
     result = await _offered(answer, probes=4, seconds=2.5)
     assert result.probes.waited_s.count > 0
-    assert result.probes.retry_after_s.max == 1
     assert result.probes.waited_to_retry_after.p50 > 0
     assert result.probes.obedient_returns > 0
     assert (result.probes.obedient_admitted, result.errors) == (0, 0)

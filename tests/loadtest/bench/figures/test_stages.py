@@ -28,7 +28,7 @@ def test_the_stages_of_a_real_worker_add_up() -> None:
     """Under a load every stage of a request has some time, and their sum is the kernel's figure for the process."""
     figures: dict[str, Any] = {"looks": 0}
     seconds = 0.5
-    with sampled(None) as notary:
+    with sampled(0) as notary:
         while figures["looks"] < LOOKS_MIN:
             lines, seconds = io.StringIO(), 2 * seconds
             measure(Report(lines, io.StringIO()), notary, Case(20, 2), seconds, 1)
