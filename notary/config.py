@@ -216,7 +216,7 @@ def kafka_security(log: LogSettings, directory: Path) -> KafkaSecurity | None:
 
 
 def load(file: Path, flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Config:
-    """Returns the configuration of a file, the environment and flags (`{"http.listen": ...}`).
+    """Returns the configuration of a file, the environment and flags (`{"http.listen": ...}`; None if not given).
 
     Raises `ConfigurationError`, which names file and key.
     """
@@ -246,7 +246,8 @@ def load(file: Path, flags: Mapping[str, Any] | None = None, environment: Mappin
                 f"the environment variable {variable} names no setting; the nearest setting is {nearest}. See docs/configuration.md"
             )
     for name, value in (flags or {}).items():
-        values[name], sources[name] = value, f"the flag for {name}"
+        if value is not None:
+            values[name], sources[name] = value, f"the flag for {name}"
     values["worker.name"] = values.get("worker.name") or socket.gethostname()
     if "snapshots.url" in sources and not values["snapshots.url"]:
         values["snapshots.every_s"] = 0  # an empty variable turns off the snapshots of the file

@@ -59,8 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Stream, fetch or prune. Every failure raises."""
-    flags = {"worker.name": getattr(arguments, "name", None), "archive.url": arguments.url}
-    config = load(arguments.config, {key: value for key, value in flags.items() if value is not None})
+    config = load(arguments.config, {"worker.name": getattr(arguments, "name", None), "archive.url": arguments.url})
     if getattr(arguments, "margin_s", 0) < 0:
         raise ConfigurationError(f"--margin-s is {arguments.margin_s}: give 0 or more")
     if not config.archive.url:

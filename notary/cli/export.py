@@ -40,10 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
     for what in ("decisions", "states"):
         report[f"{what}_rows"] = sum(file["rows"] for file in manifest["files"] if file["path"].startswith(what))
     report |= {"ordering_offset_next": manifest["offsets_next"]["ordering"], "files": len(manifest["files"])}
-    if arguments.json:
-        print(json_line(report))
-    else:
-        print(f"{report['decisions_rows']} decisions and {report['states_rows']} consumed states of {manifest['notary']} are in {out}")
+    text = f"{report['decisions_rows']} decisions and {report['states_rows']} consumed states of {manifest['notary']} are in {out}"
+    print(json_line(report) if arguments.json else text)
     return EXIT_DONE
 
 

@@ -26,7 +26,7 @@ from notary.exit_codes import EXIT_DONE
 from ordering.errors import ConfigurationError, CorruptRecord
 from ordering.genesis import read_genesis
 from ordering.log import ORDERING, Log, Record
-from ordering.records import HASH_BYTES, Genesis, Key, OrderingRecord, View, WorkerRecord, batch_key, decode, decode_batch_key
+from ordering.records import HASH_BYTES, Genesis, Key, OrderingRecord, SalvageItems, View, WorkerRecord, batch_key, decode, decode_batch_key
 from ordering.signatures import FILL_BYTES, is_fill, log_id_of, record_is_signed
 
 NOBODY = "nobody"
@@ -202,9 +202,8 @@ class _Shown:
 
     def _signer(self, value: bytes) -> str:
         """Returns the name of the key that signed an ordering record, as of this place in the log."""
-        if log_id_of(value) == self._log_id:
-            return OWNER  # genesis: its signature, over another log id, was checked when the log was opened
-        if record_is_signed(value, self._log_id, self._owner_key):
+        # The signature of genesis, over another log id, was checked when the log was opened.
+        if log_id_of(value) == self._log_id or record_is_signed(value, self._log_id, self._owner_key):
             return OWNER
         return self._key_name(lambda key: record_is_signed(value, self._log_id, key))
 
@@ -228,7 +227,7 @@ class _Shown:
                 "offset": record.offset,
                 "append_time_ms": record.append_time_ms,
                 "kind": None if decoded is None else kind,
-                "fields": {"bytes": value.hex()} if decoded is None else _jsonable(decoded),
+                "fields": {"bytes": value.hex()} if decoded is None else _json_of(decoded),
                 "signed_by": signer,
                 "seen": None if effect is None else effect.seen,
                 "history": None if effect is None else effect.history.hex(),
@@ -303,16 +302,14 @@ def _time(time_ms: int) -> str:
         return f"{time_ms} ms"
 
 
-def _jsonable(record: OrderingRecord | View) -> dict[str, Any]:
-    """Returns a record's fields, with bytes as hex."""
-    return {name: _json_of(value) for name, value in msgspec.structs.asdict(record).items()}
-
-
 def _json_of(value: Any) -> Any:
+    """Returns a value for programs: bytes as hex, a record or an item by its fields, and an item also with its type."""
     if isinstance(value, bytes):
         return value.hex()
-    if isinstance(value, View):
-        return _jsonable(value)
+    if isinstance(value, msgspec.Struct):
+        tag = value.__struct_config__.tag
+        fields = {name: _json_of(each) for name, each in msgspec.structs.asdict(value).items()}
+        return fields if tag is None else {"type": tag, **fields}
     return [_json_of(each) for each in value] if isinstance(value, tuple) else value
 
 
@@ -324,6 +321,8 @@ def _fields(record: OrderingRecord) -> Iterator[str]:
         if isinstance(value, View):
             if not isinstance(record, WorkerRecord):
                 yield f"seen={value.seen} history={value.history.hex()}"
+        elif isinstance(record, SalvageItems) and isinstance(value, tuple):
+            yield f"items={len(value)}"
         elif isinstance(value, tuple):
             ids = " ".join(each.hex()[:16] for each in value[:IDS_SHOWN])
             yield f"requests={len(value)} {ids}{' ...' if len(value) > IDS_SHOWN else ''}"

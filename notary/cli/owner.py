@@ -272,10 +272,7 @@ def report(outcome: CommandOutcome, done: str, facts: dict[str, Any], *, as_json
 
     `done` describes the effect for people, `facts` for programs.
     """
-    if as_json:
-        print(json_line({"offset": outcome.offset, "took_effect": outcome.took_effect, "why_not": outcome.why_not or None, **facts}))
-    elif outcome.took_effect:
-        print(f"took effect    ordering record {outcome.offset}: {done}")
-    else:
-        print(f"no effect      ordering record {outcome.offset}: {outcome.why_not}")
+    members = {"offset": outcome.offset, "took_effect": outcome.took_effect, "why_not": outcome.why_not or None, **facts}
+    what, text = ("took effect", done) if outcome.took_effect else ("no effect", outcome.why_not)
+    print(json_line(members) if as_json else f"{what:<15}ordering record {outcome.offset}: {text}")
     return EXIT_DONE if outcome.took_effect else EXIT_NO

@@ -34,9 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigurationError(f"cannot read {arguments.public_key}: {problem.strerror}") from None
     file, source = config.path(config.parties_file), str(arguments.public_key)
     done = parties.add(file, arguments.name, pem, source, arguments.weight, arguments.quota)
-    if arguments.json:
-        print(json_line({"party": arguments.name, "added": done == "added", "changed": done == "changed"}))
-    else:
-        known = "" if done == "unchanged" else f"; workers that use the file {file} read it within {parties.CHECK_S:g} s"
-        print(f"{_DONE[done]} {arguments.name}{known}")
+    known = "" if done == "unchanged" else f"; workers that use the file {file} read it within {parties.CHECK_S:g} s"
+    facts = {"party": arguments.name, "added": done == "added", "changed": done == "changed"}
+    print(json_line(facts) if arguments.json else f"{_DONE[done]} {arguments.name}{known}")
     return EXIT_DONE

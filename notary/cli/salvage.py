@@ -269,8 +269,7 @@ class SalvageCommand:
         until = await self._deciding_entry(job, refusal.position) if any(THE_LOG in side for side in refusal.sides) else None
         if self._arguments.json:
             facts = {"refused": str(refusal), "position": refusal.position, "sides": refusal.sides, "until": until, "began": began}
-            print(json_line({"done": False, **facts}))
-            return EXIT_NO
+            return self._end({"done": False, **facts}, "", EXIT_NO)
         print(f"refused        {refusal}")
         for line in sides_of(refusal, job.kept, job.indexes, job.receipts, until if self._config.log.kind == "kafka" else None):
             print(line)
@@ -422,9 +421,7 @@ class SalvageCommand:
             "key_history_file": str(self._keys.history),
             **({} if choice is None else {**facts_of(choice), "seals": self._sealed > 0}),
         }
-        for line in () if self._arguments.json else after(facts, embedded=self._config.log.kind == "embedded"):
-            print(line)
-        return self._end(facts, "")
+        return self._end(facts, "\n".join(after(facts, embedded=self._config.log.kind == "embedded")))
 
     def _report(self, text: str) -> None:
         self._progress.end()

@@ -95,7 +95,7 @@ def _configured(arguments: argparse.Namespace) -> Config:
         "worker.log_level": arguments.log_level,
         "worker.log_format": _asked_format(arguments, None),
     }
-    config = load(arguments.config, {key: value for key, value in flags.items() if value is not None})
+    config = load(arguments.config, flags)
     driver = msgspec.structs.replace(config.driver, clock_accepted=arguments.accept_clock)
     return msgspec.structs.replace(config, driver=driver)
 

@@ -70,8 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the given action. Returns 1 if a snapshot does not verify, or none can be restored. Every failure raises."""
-    flags = {"worker.name": getattr(arguments, "name", None), "snapshots.url": arguments.url}
-    config = load(arguments.config, {key: value for key, value in flags.items() if value is not None})
+    config = load(arguments.config, {"worker.name": getattr(arguments, "name", None), "snapshots.url": arguments.url})
     for flag in ("keep", "margin_s", "if_older_s"):
         if not (getattr(arguments, flag, None) or 0) >= 0:  # NaN is not either
             raise ConfigurationError(f"--{flag.replace('_', '-')} is {getattr(arguments, flag)}: give 0 or more")

@@ -337,13 +337,9 @@ class _Trimming:
             print(f"partition {partition:<4} from now on begins at offset {offset}")
 
     def _refused(self) -> int:
-        self._progress.end()
-        if self._arguments.json:
-            print(json_line({"done": False, "missing": self._missing}))
-        else:
-            for each in self._missing:
-                print(f"missing        {each}")
-        return EXIT_NO
+        return self._end(
+            {"done": False, "missing": self._missing}, "\n".join([f"missing        {each}" for each in self._missing]), EXIT_NO
+        )
 
     def _end(self, facts: dict[str, Any], text: str, code: int = EXIT_DONE) -> int:
         self._progress.end()

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -138,15 +138,11 @@ def test_the_failovers_pod_reaches_both_sites(mirrored: list[Manifest]) -> None:
     }.items()
 
 
-def _put(path: str, value: Any) -> Callable[[Manifest], None]:
-    def change(manifest: Manifest) -> None:
-        *way, last = (int(step) if step.isdigit() else step for step in path.split("/"))
-        place: Any = manifest
-        for step in way:
-            place = place[step]
-        place[last] = value
-
-    return change
+def _put(place: Any, path: str, value: Any) -> None:
+    *way, last = (int(step) if step.isdigit() else step for step in path.split("/"))
+    for step in way:
+        place = place[step]
+    place[last] = value
 
 
 @pytest.mark.parametrize(
@@ -175,7 +171,7 @@ def _put(path: str, value: Any) -> Callable[[Manifest], None]:
 def test_a_wrong_object_is_noticed(rendered: Rendered, schemas: Schemas, name: str, path: str, value: Any, said: str) -> None:
     """A misspelt field, an unknown kind, a version that Strimzi has dropped, and a value of another type are each a problem."""
     (manifest,) = (copy.deepcopy(each) for each in rendered["three-zones"] if name_of(each) == name)
-    _put(path, value)(manifest)
+    _put(manifest, path, value)
     problems = schemas.problems(manifest)
     assert any(said in problem for problem in problems), problems
 

@@ -307,6 +307,14 @@ def id_of(label: str) -> bytes:
 Start = Callable[..., Worker]
 
 
+async def ready_worker(start: Start, **how: Any) -> Worker:
+    """Returns a worker that has decided "a" and is ready."""
+    worker = start(**how)
+    await worker.decided("a")
+    await worker.until(lambda: worker.driver.not_ready() is None)
+    return worker
+
+
 def reason(worker: Worker, text: str) -> Callable[[], bool]:
     """Returns a condition: the worker is not ready, for a reason that contains this text."""
     return lambda: text in (worker.driver.not_ready() or "")

@@ -2,12 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
 from joiner import (
     AdmittedSubmission,
+    Batch,
     Effect,
     IncarnationState,
     Joiner,
@@ -15,11 +16,11 @@ from joiner import (
     JoinerState,
     Mark,
     OrderedBatch,
+    Pending,
     Ready,
     Sender,
     SubmissionQueue,
 )
-from joiner.ready import FillWanted
 from joiner.recheck import Recheck
 from ordering.errors import OutcomeUnknown, Overloaded
 from ordering.log import ORDERING, Record
@@ -88,6 +89,13 @@ def requests(*labels: str) -> tuple[Request, ...]:
 def value(*labels: str) -> bytes:
     """Returns the payload value of a batch with one submission of these requests; without labels it has no submission."""
     return encode_batch([submission(*labels).encoded] if labels else [])
+
+
+def own_batch(label: str, entry: Record) -> Batch[object]:
+    """Returns the batch of one request that a worker has sent with that entry."""
+    batch: Batch[object] = Batch([Pending(AdmittedSubmission.of(submission(label)))])
+    batch.entry_value, batch.signed_by = entry.value or b"", KEY.public_key
+    return batch
 
 
 def nonce(text: str) -> bytes:
@@ -217,7 +225,7 @@ class Reading:
         self,
         limits: JoinerLimits | None = None,
         state: JoinerState | None = None,
-        own: dict[tuple[int, int], object] | None = None,
+        own: Mapping[tuple[int, int], Any] | None = None,
         name: str = "reader",
         format_version: int = FORMAT_VERSION,
     ) -> None:
@@ -231,7 +239,7 @@ class Reading:
         self.batches: list[OrderedBatch] = []
 
     def step(self, *records: Record, now: int = 0) -> Ready:
-        ready = self.joiner.step(records, now, None, self._own)  # type: ignore[arg-type]
+        ready = self.joiner.step(records, now, None, self._own)
         self.batches += ready.batches
         if ready.advanced:
             self._incarnations |= {state.incarnation: state for state in ready.incarnations}
@@ -314,6 +322,11 @@ def named(batches: Iterable[OrderedBatch]) -> list[tuple[int, int, str]]:
     return [(b.incarnation, b.sequence, "filled" if b.filled else str(len(b.requests))) for b in batches]
 
 
+def kinds(ready: Ready) -> list[str]:
+    """Returns the kinds of a step's anomalies, in their order."""
+    return [anomaly.kind for anomaly in ready.anomalies]
+
+
 def _hex(label: str) -> str:
     return sha256(label.encode()).hexdigest()
 
@@ -325,8 +338,3 @@ def registered(*names: str, limits: JoinerLimits | None = None) -> tuple[History
     for name in names or ("w1",):
         reading.step(history.register(name))
     return history, reading
-
-
-def wanted(partition: int, incarnation: int, sequence: int, *labels: str) -> FillWanted:
-    """Returns the proposal of a fill for a batch with these labels."""
-    return FillWanted(partition, incarnation, sequence, sha256(value(*labels)).digest())

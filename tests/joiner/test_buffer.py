@@ -84,16 +84,6 @@ def test_offset_earliest_is_that_of_the_first_buffered_record() -> None:
     assert buffer.offset_earliest(1) is None
 
 
-def test_size_counts_values_and_records() -> None:
-    """The size counts values and a fixed cost per record, so that a flood of fills is bounded too; removals subtract."""
-    buffer = Buffer()
-    _add(buffer, 0, 1, 1, 0, b"12345")
-    _add(buffer, 0, 1, 2, 1)
-    assert buffer.size_bytes == 2 * RECORD_OVERHEAD_BYTES + 5
-    buffer.drop_through(1, None)
-    assert (buffer.size_bytes, buffer.records) == (0, 0)
-
-
 def test_size_of_an_incarnation() -> None:
     """The size of one incarnation counts a second record of a key too, and removals subtract."""
     buffer = Buffer()

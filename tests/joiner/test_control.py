@@ -4,13 +4,13 @@ from hashlib import sha256
 
 import pytest
 
-from joiner import Joiner, Ready, VoteVoid
+from joiner import Joiner, VoteVoid
 from joiner.core import VOTERS_MS
 from ordering.errors import FatalCode
 from ordering.log import ORDERING, Record
 from ordering.records import Fence, Genesis, Key, Partitions, Register, Trim, View, batch_key, encode
 from ordering.signatures import NO_LOG_ID, endorse_key, sign_fill, sign_record
-from tests.joiner.history import KEY, NOTARY, OWNER, T0, History, Reading, named, nonce, requests, rest, signing_key, value
+from tests.joiner.history import KEY, NOTARY, OWNER, T0, History, Reading, kinds, named, own_batch, requests, signing_key, value
 
 SECOND, THIRD = signing_key("second"), signing_key("third")
 OTHER = History(name="O=Another notary", salt=b"another notary's")
@@ -20,10 +20,6 @@ def _begun(*names: str, partitions: int = 2, version: int = 1, reads: int = 1) -
     history, reading = History(partitions), Reading(format_version=reads)
     reading.step(history.genesis, *[history.register(name, version=version) for name in names or ("w1",)])
     return history, reading
-
-
-def _kinds(ready: Ready) -> list[str]:
-    return [anomaly.kind for anomaly in ready.anomalies]
 
 
 def _log(reading: Reading) -> tuple[object, ...]:
@@ -73,7 +69,7 @@ def test_genesis_counts_once() -> None:
     before = reading.view
     second = Genesis(bytes(16), 9, SECOND.public_key, OWNER.public_key, "O=Another", "o")
     ready = reading.step(history.put(ORDERING, None, history.genesis.value), history.owner(second))
-    assert _kinds(ready) == ["unsigned", "skipped"]
+    assert kinds(ready) == ["unsigned", "skipped"]
     assert reading.view == before
     assert _log(reading) == (KEY.public_key, 2, (1,), 0)
 
@@ -114,7 +110,7 @@ def test_records_without_a_good_signature_change_nothing(kind: str, signed: str)
     signature = key[signed].sign(message) if signed in key else bytes(64)
     before, log = reading.view, _log(reading)
     ready = reading.step(history.put(ORDERING, None, body + signature), history.payload(1, 1, "a"))
-    assert _kinds(ready) == ["unsigned"]
+    assert kinds(ready) == ["unsigned"]
     assert (reading.view, _log(reading), reading.batches, ready.stop, ready.evidence) == (before, log, [], None, None)
     assert (ready.registered, ready.fenced, ready.roots_seen, ready.incarnations) == ([], [], [], [])
 
@@ -130,7 +126,7 @@ def test_what_the_caller_says_of_signatures_is_compared_with_the_key_in_force() 
     rotation, late = history.put(ORDERING, None, rotation.value), history.put(ORDERING, None, late.value)
     found = {late.value or b"": old.public_key}
     ready = reading.joiner.step([rotation, late], 0, found)
-    assert _kinds(ready) == ["unsigned"]
+    assert kinds(ready) == ["unsigned"]
 
 
 def test_what_was_found_good_is_not_verified_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,31 +140,18 @@ def test_what_was_found_good_is_not_verified_again(monkeypatch: pytest.MonkeyPat
 
 def test_own_entries_need_no_verification(monkeypatch: pytest.MonkeyPatch) -> None:
     """An entry with exactly the bytes that this worker has signed is not verified; other bytes under its batch's name are."""
-
-    class Own:
-        value = value("a")
-        payload_hash = sha256(value).digest()
-        signed_by = KEY.public_key
-        requests = requests("a")
-        entry_value = b""
-
-    history, own = History(), Own()
-    reading = Reading(own={(1, 1): own})
-    reading.step(history.genesis, history.register())
-    forged = history.put(ORDERING, None, encode_entry_of(history)[:-64] + bytes(64))
-    entry, payload = history.entry(1, 1, "a"), history.payload(1, 1, "a")
-    own.entry_value = entry.value or b""
-    assert reading.joiner.to_verify([forged, entry, payload], {(1, 1): own}) == [forged.value]
-    assert _kinds(reading.step(forged)) == ["unsigned"]
+    history = History()
+    register = history.register()
+    forged = history.put(ORDERING, None, FORGERIES["entry"] + bytes(64))
+    entry, payload = history.entry(1, 1, "a", sent_at=T0), history.payload(1, 1, "a")
+    assert (entry.value or b"")[:-64] == FORGERIES["entry"]
+    own = {(1, 1): own_batch("a", entry)}
+    reading = Reading(own=own)
+    reading.step(history.genesis, register)
+    assert reading.joiner.to_verify([forged, entry, payload], own) == [forged.value]
+    assert kinds(reading.step(forged)) == ["unsigned"]
     monkeypatch.setattr("joiner.core.record_is_signed", lambda *arguments: pytest.fail("verified"))
     assert named(reading.step(entry, payload).batches) == [(1, 1, "1")]
-
-
-def encode_entry_of(history: History) -> bytes:
-    """Returns the value of an entry (1, 1) as that history would append it, without appending it."""
-    value_ = history.entry(1, 1, "a").value or b""
-    del history.by_partition[ORDERING][-1]
-    return value_
 
 
 # ---- fills ----
@@ -209,19 +192,6 @@ def test_what_is_no_fill_empties_nothing(what: str, order: str) -> None:
     assert reading.joiner.buffered_records == 0
 
 
-def test_the_key_at_its_entrys_place_verifies_a_fill() -> None:
-    """A fill signed with the key in force at the entry counts, even if it was appended after a rotation; one with the new key does not."""
-    history, reading = _begun()
-    entry = history.entry(1, 1, "a")
-    rotation = history.rotate(SECOND)
-    assert reading.step(entry, rotation).batches == []
-    reading.step(history.fill(1, 1, key=SECOND))
-    assert reading.joiner.hole is not None
-    reading.step(history.fill(1, 1, key=KEY))
-    assert named(reading.batches) == [(1, 1, "filled")]
-    assert _log(reading)[0] == SECOND.public_key
-
-
 # ---- key ----
 
 
@@ -235,7 +205,7 @@ def test_a_key_record_that_the_new_key_does_not_endorse() -> None:
         endorse_key(SECOND, OTHER.log_id, KEY.public_key).endorsement,
     ]
     ready = reading.step(*[history.owner(Key(SECOND.public_key, endorsement)) for endorsement in endorsements])
-    assert _kinds(ready) == ["skipped"] * 4
+    assert kinds(ready) == ["skipped"] * 4
     assert _log(reading)[0] == KEY.public_key
 
 
@@ -249,7 +219,7 @@ def test_a_former_key_never_comes_back() -> None:
     again = history.owner(endorse_key(SECOND, history.log_id, THIRD.public_key))
     same = history.owner(endorse_key(THIRD, history.log_id, THIRD.public_key))
     ready = reading.step(first, second, copy, back, again, same)
-    assert _kinds(ready) == ["skipped"] * 4
+    assert kinds(ready) == ["skipped"] * 4
     assert _log(reading)[0] == THIRD.public_key
     assert reading.view.seen == 4
 
@@ -259,34 +229,11 @@ def test_two_rotations_at_once() -> None:
     history, reading = _begun()
     first = history.owner(endorse_key(SECOND, history.log_id, KEY.public_key))
     second = history.owner(endorse_key(THIRD, history.log_id, KEY.public_key))
-    assert _kinds(reading.step(first, second)) == ["skipped"]
+    assert kinds(reading.step(first, second)) == ["skipped"]
     assert _log(reading)[0] == SECOND.public_key
 
 
-def test_holes_behind_a_rotation_are_not_filled() -> None:
-    """An entry behind a key record that the former key signed is no hole: it never counts, so it is not filled."""
-    history, reading = _begun()
-    reading.step(history.entry(1, 1, "a"), now=0)
-    reading.step(history.rotate(SECOND), history.entry(1, 2, "b", key=KEY), now=0)
-    wanted = reading.step(now=10_000).fills
-    reading.step(history.fill(1, 1, key=KEY), now=10_000)
-    assert wanted[0].sequence == 1
-    assert reading.joiner.hole is None
-    assert reading.step(now=30_000).fills == []
-
-
 # ---- partitions ----
-
-
-def test_a_partitions_record_only_adds() -> None:
-    """Entries may name new partitions from a partitions record on; a record with fewer or as many partitions has no effect."""
-    history, reading = _begun()
-    ready = reading.step(history.entry(1, 1, "a", partition=2), history.partitions(3), history.entry(1, 2, "b", partition=2))
-    assert _kinds(ready) == ["skipped"]
-    assert reading.step(history.payload(1, 2, "b", partition=2)).batches[0].requests == requests("b")
-    ready = reading.step(history.partitions(3), history.partitions(2), history.entry(1, 3, partition=3))
-    assert _kinds(ready) == ["skipped"] * 3
-    assert _log(reading)[1] == 3
 
 
 def test_payloads_of_a_partition_not_declared_yet() -> None:
@@ -316,16 +263,6 @@ def test_a_retire_record_ends_the_incarnation() -> None:
     assert seen.voters == {"w2"}
 
 
-def test_retire_counts_once() -> None:
-    """A retire record for an incarnation that was retired, has ended or has not begun changes nothing and voids nothing."""
-    history, reading = _begun("w1", "w2")
-    reading.step(history.retire(1), history.fence(2, 0))
-    before = reading.view
-    ready = reading.step(history.retire(1), history.retire(2), history.retire(9))
-    assert _kinds(ready) == ["skipped"] * 3
-    assert (ready.roots_seen, ready.fenced, reading.view) == ([], [], before)
-
-
 def test_a_vote_is_void_at_its_place() -> None:
     """A voided vote is reported among the roots in log order, with the number of batches applied before it."""
     history, reading = _begun("w1", "w2")
@@ -344,21 +281,6 @@ def test_a_vote_is_void_at_its_place() -> None:
 # ---- activate ----
 
 
-def test_activate_stops_who_cannot_read_it() -> None:
-    """A worker stops before the activation of a version that it cannot read, after all earlier records; it persists no step past it."""
-    history, reading = _begun("w1", version=2)
-    ready = reading.step(
-        history.entry(1, 1, "a"), history.payload(1, 1, "a"), history.activate(2), history.entry(1, 2, "b"), history.payload(1, 2, "b")
-    )
-    assert named(ready.batches) == [(1, 1, "1")]
-    assert ready.stop is not None
-    assert ready.stop.code is FatalCode.FORMAT_TOO_NEW
-    assert ready.offsets_next[ORDERING] == 3
-    again = reading.restarted().step(*rest(history, reading.state))
-    assert again.stop is not None
-    assert not again.advanced
-
-
 def test_activate_is_passed_by_who_can_read_it() -> None:
     """A worker that can read the version continues; records of that version count after the activation, and are malformed before it."""
     history, reading = _begun("w1", version=2, reads=2)
@@ -368,7 +290,7 @@ def test_activate_is_passed_by_who_can_read_it() -> None:
 
     trims = [trim(1), history.activate(2), trim(2)]
     ready = reading.step(*trims)
-    assert (ready.stop, _kinds(ready), ready.more) == (None, ["malformed"], True)
+    assert (ready.stop, kinds(ready), ready.more) == (None, ["malformed"], True)
     reading.step()
     more = reading.step(history.entry(1, 1, "a"), history.payload(1, 1, "a"))
     assert reading.joiner.log_state is not None
@@ -378,23 +300,13 @@ def test_activate_is_passed_by_who_can_read_it() -> None:
     assert reading.restarted().joiner.log_state == reading.joiner.log_state
 
 
-def test_activate_while_a_voter_cannot_read_it() -> None:
-    """While a voter registered with a lower version the activation is skipped, by old and new software alike."""
-    for reads in (1, 2):
-        history, reading = _begun("new", version=2, reads=reads)
-        ready = reading.step(history.register("old", version=1), history.activate(2))
-        assert (ready.stop, _kinds(ready)) == (None, ["skipped"])
-        assert "activate 2 does not count: 'old' cannot read it" in ready.anomalies[0].text
-        assert _log(reading)[2] == (1,)
-
-
 def test_activate_does_not_ask_who_has_left() -> None:
     """A worker that was retired, or was silent for a day of log time, does not prevent an activation."""
     history, reading = _begun("new", version=2, reads=2)
     late = T0 + VOTERS_MS + 60_000
     reading.step(history.register("retired"), history.register("gone"), history.retire(2))
     reading.step(history.entry(1, 1, "a", at=late, sent_at=late), history.payload(1, 1, "a"))
-    assert _kinds(reading.step(history.activate(2))) == []
+    assert kinds(reading.step(history.activate(2))) == []
     assert _log(reading)[2] == (1, 2)
 
 
@@ -408,7 +320,7 @@ def test_a_command_reads_the_ordering_topic_alone() -> None:
         history.register("w1", view=foreign),
         history.entry(1, 3, "a", view=foreign),
         history.ordering(Fence(1, foreign, 1, 3)),
-        history.ordering(Register(nonce("w2"), foreign, 1, "w2", "0")),
+        history.register("w2", view=foreign),
         history.rotate(SECOND),
         history.partitions(4),
     ]

@@ -19,17 +19,7 @@ from ordering.log import ORDERING, LogOffsets, Record
 from ordering.records import FORMAT_VERSION, Activate, Entry, Retire, batch_key, decode
 from ordering.signatures import sign_seal
 from payload import Request, decode_requests_in_pieces
-from tests.joiner.faulty import (
-    DRIVER,
-    PARTITIONS,
-    REOPEN_MS,
-    FaultyLog,
-    Start,
-    Worker,
-    id_of,
-    is_fill,
-    reason,
-)
+from tests.joiner.faulty import DRIVER, PARTITIONS, REOPEN_MS, FaultyLog, Start, Worker, id_of, is_fill, ready_worker, reason
 from tests.joiner.history import KEY, OWNER, ask
 from tests.turns import counted_turns
 
@@ -460,9 +450,7 @@ async def test_a_worker_neither_answers_nor_appends_behind_a_seal(start: Start, 
 
 async def test_partition_that_gives_nothing(start: Start, log: FaultyLog) -> None:
     """A worker is not ready while its reader returns nothing of a topic-partition that has records, although its polls succeed."""
-    worker = start(driver=DriverSettings(poll_ms=10, watch_ms=20, unreachable_ms=100))
-    await worker.decided("a")
-    await worker.until(lambda: worker.driver.not_ready() is None)
+    worker = await ready_worker(start, driver=DriverSettings(poll_ms=10, watch_ms=20, unreachable_ms=100))
     silent = True
     log.on_poll = lambda records: [record for record in records if record.partition != 1 or not silent]
     log.put(1, batch_key(9, 9), None)
@@ -476,8 +464,7 @@ async def test_partition_that_gives_nothing(start: Start, log: FaultyLog) -> Non
 
 async def test_reader_that_fails_again_and_again(start: Start, log: FaultyLog) -> None:
     """A worker whose polls all fail is not ready and reports their error, although it can fetch the log end offsets."""
-    worker = start(driver=DriverSettings(poll_ms=10, watch_ms=20, unreachable_ms=100))
-    await worker.decided("a")
+    worker = await ready_worker(start, driver=DriverSettings(poll_ms=10, watch_ms=20, unreachable_ms=100))
 
     def fail(records: list[Record]) -> list[Record]:
         raise NotReady("a record does not match its checksum")
@@ -491,8 +478,7 @@ async def test_reader_that_fails_again_and_again(start: Start, log: FaultyLog) -
 
 async def test_head_that_does_not_move(start: Start, log: FaultyLog) -> None:
     """A worker with a hole that no worker can fill is not ready; when the hole is filled it is ready again."""
-    worker = start()
-    await worker.decided("a")
+    worker = await ready_worker(start)
     log.without_leader = {2}
     log.entry(1, 9, "lost", partition=2)
     await worker.until(reason(worker, "the head of the order has not moved for more than 0.1 s"))
@@ -503,8 +489,7 @@ async def test_head_that_does_not_move(start: Start, log: FaultyLog) -> None:
 
 async def test_idle_readers_are_left_alone(start: Start, log: FaultyLog) -> None:
     """A reader at the end of the log is not replaced, and its head does not count as stalled."""
-    worker = start(driver=DriverSettings(poll_ms=10, watch_ms=10, stall_ms=50))
-    await worker.decided("a")
+    worker = await ready_worker(start, driver=DriverSettings(poll_ms=10, watch_ms=10, stall_ms=50))
     looks = _count_looks(log)
     await worker.until(lambda: looks() > 20)
     assert (worker.driver.head_stalled_s, worker.driver.partition_stalled_s) == (0, 0)
@@ -538,8 +523,7 @@ async def test_partition_that_ends_with_a_marker(start: Start, log: FaultyLog) -
 
 async def test_a_reader_that_lost_records_says_nothing(start: Start, log: FaultyLog) -> None:
     """The position of a failed reader does not count: it may be behind records that the reader lost."""
-    worker = start()
-    await worker.decided("a")
+    worker = await ready_worker(start)
 
     def lose(records: list[Record]) -> list[Record]:
         raise NotReady("the reader failed")
@@ -559,8 +543,7 @@ async def test_a_reader_that_lost_records_says_nothing(start: Start, log: Faulty
 @pytest.mark.parametrize("grown", [False, True], ids=["cut", "grown-again"])
 async def test_log_cut_under_a_running_worker(start: Start, log: FaultyLog, grown: bool) -> None:
     """A log that was cut before records that a running worker has read makes it not ready, and stops it, also if it grows again."""
-    worker = start()
-    await worker.decided("a")
+    worker = await ready_worker(start)
     ends = log.ends()
     await worker.decided("b")
     log.cut(*ends)
@@ -575,8 +558,7 @@ async def test_log_cut_under_a_running_worker(start: Start, log: FaultyLog, grow
 @pytest.mark.parametrize("grown", [False, True], ids=["cut", "grown-again"])
 async def test_restart_on_a_log_that_was_cut(start: Start, log: FaultyLog, grown: bool) -> None:
     """A worker that starts on a log that was cut, and may have grown again, stops; it has appended nothing and decided nothing."""
-    worker = start()
-    await worker.decided("a")
+    worker = await ready_worker(start)
     ends = log.ends()
     await worker.decided("b")
     await worker.stop()
@@ -593,8 +575,7 @@ async def test_restart_on_a_log_that_was_cut(start: Start, log: FaultyLog, grown
 
 async def test_log_cut_and_grown_again_while_nobody_read(start: Start, log: FaultyLog) -> None:
     """A new reader begins with the last record applied, so it notices that the log lost its end meanwhile, even if it is longer now."""
-    worker = start(driver=DriverSettings(poll_ms=10, watch_ms=20, contradiction_ms=200))
-    await worker.decided("a")
+    worker = await ready_worker(start, driver=DriverSettings(poll_ms=10, watch_ms=20, contradiction_ms=200))
     ends = log.ends()
     await worker.decided("b")
 
@@ -612,8 +593,7 @@ async def test_log_cut_and_grown_again_while_nobody_read(start: Start, log: Faul
 async def test_what_was_read_of_a_log_that_was_cut_is_forgotten(start: Start, log: FaultyLog) -> None:
     """Records that were read and not applied before the log lost them are dropped: the worker decides the same as a new worker."""
     limits = JoinerLimits(hole_timeout_ms=10**9)
-    worker = start(limits=limits)
-    await worker.decided("a")
+    worker = await ready_worker(start, limits=limits)
     ends = log.ends()
     log.register("w9")
     log.entry(2, 1, "lost")  # a hole: records behind it are not applied
@@ -658,8 +638,7 @@ async def test_log_that_answers_from_the_past(start: Start, log: FaultyLog, runn
 
 async def test_an_answer_that_was_long_on_its_way(start: Start, log: FaultyLog, caplog: pytest.LogCaptureFixture) -> None:
     """Records that are applied while a request for the log end offsets is in flight raise no suspicion."""
-    worker = start()
-    await worker.decided("a")
+    worker = await ready_worker(start)
     log_offsets, looks = log.offsets, 0
 
     async def far_away() -> Mapping[int, LogOffsets]:
@@ -694,8 +673,7 @@ async def test_a_reader_gets_old_metadata(start: Start, log: FaultyLog) -> None:
 
 async def test_log_that_has_failed(start: Start, log: FaultyLog) -> None:
     """A log that reports that it cannot go on stops the worker at once: that is no contradiction, and will not pass."""
-    worker = start(driver=DriverSettings(poll_ms=10, watch_ms=20, contradiction_ms=3_600_000))
-    await worker.decided("a")
+    worker = await ready_worker(start, driver=DriverSettings(poll_ms=10, watch_ms=20, contradiction_ms=3_600_000))
 
     def fail(_: object) -> Any:
         raise Fatal(FatalCode.INDEX_UNWRITABLE, "the disk failed")
@@ -726,8 +704,7 @@ async def test_no_leader_is_reported_once(start: Start, log: FaultyLog, caplog: 
 
 async def test_a_worker_without_a_leader_for_long_is_not_ready(start: Start, log: FaultyLog) -> None:
     """Admitted submissions would wait for ever. It becomes ready again once a payload partition has a leader, also if none waits."""
-    worker = start()
-    await worker.decided("a")
+    worker = await ready_worker(start)
     log.without_leader = set(range(PARTITIONS))
     worker.sender._settings = SenderSettings(reopen_wait_ms=10, append_wait_ms_max=100)
     answer = ask(worker.sender, "b")
@@ -758,8 +735,7 @@ async def test_a_worker_retired_in_the_step_of_its_register_record_stops(start: 
 
 async def test_a_contradiction_that_takes_long_to_find_stops_the_worker(start: Start) -> None:
     """The comparison of a long history may take longer than a contradiction may last. It begins when the last one was found."""
-    worker = start()
-    await worker.decided("a")
+    worker = await ready_worker(start)
     await worker.stop()
     now_s = 1_000.0
     worker.driver._now_s = lambda: now_s
@@ -772,8 +748,7 @@ async def test_a_contradiction_that_takes_long_to_find_stops_the_worker(start: S
 
 async def test_two_moments_of_contradiction_do_not_stop_a_worker(start: Start, log: FaultyLog) -> None:
     """Each is one reply of a broker that lags behind. No payload partition has a leader, so no comparison ends in between."""
-    worker = start()
-    await worker.decided("a")
+    worker = await ready_worker(start)
     log.without_leader = set(range(PARTITIONS))
     log.on_poll = lambda records: [record for record in records if record.partition == ORDERING]
     offsets, lagging = log.offsets, True
@@ -797,8 +772,7 @@ async def test_two_moments_of_contradiction_do_not_stop_a_worker(start: Start, l
 
 async def test_a_comparison_that_waits_for_a_leader_extends_no_contradiction(start: Start, log: FaultyLog) -> None:
     """After one lagging reply the worker also waits for partitions without a leader. The next leader may lag for a moment too."""
-    worker = start()
-    await worker.decided("a")
+    worker = await ready_worker(start)
     log.without_leader = set(range(PARTITIONS))
     log.on_poll = lambda records: [record for record in records if record.partition == ORDERING]
     driver = worker.driver

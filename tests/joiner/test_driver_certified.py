@@ -29,6 +29,7 @@ from tests.joiner.faulty import (
     clock_ms,
     id_of,
     is_fill,
+    ready_worker,
     reason,
     unpaused,
 )
@@ -47,8 +48,7 @@ def _applied_nothing(worker: Worker) -> Iterator[None]:
 
 async def _cut_after(start: Start, log: FaultyLog, **how: Any) -> tuple[Worker, list[int]]:
     """Returns a worker that has decided "a" and "b", and the log end offsets before "b"."""
-    worker = start(**how)
-    await worker.decided("a")
+    worker = await ready_worker(start, **how)
     ends = log.ends()
     await worker.decided("b")
     return worker, ends
@@ -85,8 +85,7 @@ async def test_interruption_that_harmed_nothing(start: Start, log: FaultyLog) ->
 
 async def _stopped_before_a_foreign_view(start: Start, log: FaultyLog) -> int:
     """Returns the number of records in the view, in the last record of the log, of a worker that saw another history."""
-    worker = start()
-    await worker.decided("a")
+    worker = await ready_worker(start)
     seen = worker.joiner.history.seen
     await worker.stop()
     log.put_signed(Register(nonce("w2"), View(seen, bytes(32)), 1, "w2", "0"))
@@ -125,9 +124,7 @@ async def test_records_that_a_failed_reader_lost_are_applied_before_a_worker_is_
 
 async def test_a_failed_reader_ends_the_answers_at_once(start: Start, log: FaultyLog) -> None:
     """A worker whose reader has failed suspends its answers before any other task runs, not only when it opens another reader."""
-    worker = start()
-    await worker.decided("a")
-    await worker.until(lambda: worker.driver.not_ready() is None)
+    worker = await ready_worker(start)
 
     def fail(records: list[Record]) -> list[Record]:
         log.on_poll = None
@@ -198,8 +195,7 @@ async def test_memory_is_bounded_under_a_flood(start: Start, log: FaultyLog) -> 
 async def test_what_was_kept_waits_for_its_partition(start: Start, log: FaultyLog) -> None:
     """A buffered payload is not applied before its partition was compared: if the log lost it, all other workers will use its fill."""
     ahead = value("ahead")
-    worker = start()
-    await worker.decided("a")
+    worker = await ready_worker(start)
     (partition,) = [each for each in worker.joiner.marks if each != ORDERING]
     # It is before the mark, and its entry comes later.
     log.put(partition, batch_key(2, 1), ahead)
@@ -220,45 +216,44 @@ async def test_what_was_kept_waits_for_its_partition(start: Start, log: FaultyLo
     await worker.until(lambda: worker.index.decision(id_of("ahead")) is not None)
 
 
-async def test_a_process_that_did_not_run(start: Start, log: FaultyLog) -> None:
-    """A process that did not run for a while compares its index with the log before it applies or answers anything more."""
+@pytest.mark.parametrize("where", ["in a poll", "with records in hand", "between two polls"])
+async def test_a_process_that_did_not_run(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """A process that did not run for a while compares its index with the log before it applies or answers anything more.
+
+    The pause may come in a poll, while the signatures of polled records are verified, or after a step and before the next poll.
+    """
     stopped_s, running_s = 0.0, unpaused()
     worker, ends = await _cut_after(start, log, now_s=lambda: running_s() + stopped_s)
     await worker.until(lambda: worker.driver.not_ready() is None)
+    verify, catch_up = worker.driver._verify, worker.driver._catch_up
 
-    def stopped(records: list[Record]) -> list[Record]:
+    def stop() -> None:
         nonlocal stopped_s
-        log.on_poll = None
         log.regrow(ends)
-        stopped_s = 60.0
+        stopped_s = 2.5
+
+    def polled(records: list[Record]) -> list[Record]:
+        log.on_poll = None
+        stop()
         return [record for partition in (ORDERING, 0, 1, 2) for record in log.read(partition, 0, 1 << 20, 100)][-5:]
 
-    with _applied_nothing(worker):
-        log.on_poll = stopped
-        await worker.until(lambda: log.on_poll is None)
-        assert worker.driver.suspicion() is not None
-        assert (await worker.dies()).code is FatalCode.INDEX_AHEAD_OF_LOG
-    assert worker.driver.interruptions == 1
-
-
-async def test_a_process_that_did_not_run_with_records_in_hand(start: Start, log: FaultyLog) -> None:
-    """A process that is paused between polling and applying, while signatures are verified, does not apply the buffered records."""
-    stopped_s, running_s = 0.0, unpaused()
-    worker, ends = await _cut_after(start, log, now_s=lambda: running_s() + stopped_s)
-    await worker.until(lambda: worker.driver.not_ready() is None)
-    verify = worker.driver._verify
-
-    def stopped(records: Sequence[Record]) -> dict[bytes, bytes]:
-        nonlocal stopped_s
-        if records:
-            worker.driver._verify = verify  # type: ignore[method-assign]
-            log.regrow(ends)
-            stopped_s = 60.0
+    def verified(records: Sequence[Record]) -> Any:
+        if not records or stopped_s:
+            return verify(records)
+        stop()
         return {}
 
-    worker.driver._verify = stopped  # type: ignore[method-assign]
     with _applied_nothing(worker):
-        log.put(ORDERING, None, b"anything")
+        match where:
+            case "in a poll":
+                log.on_poll = polled
+                await worker.until(lambda: log.on_poll is None)
+                assert worker.driver.suspicion() is not None
+            case "with records in hand":
+                monkeypatch.setattr(worker.driver, "_verify", verified)
+                log.put(ORDERING, None, b"anything")
+            case _:
+                monkeypatch.setattr(worker.driver, "_catch_up", lambda: stop() if not stopped_s else catch_up())
         assert (await worker.dies()).code is FatalCode.INDEX_AHEAD_OF_LOG
     assert worker.driver.interruptions == 1
 
@@ -266,8 +261,7 @@ async def test_a_process_that_did_not_run_with_records_in_hand(start: Start, log
 async def _waits_unread(start: Start, log: FaultyLog, **how: Any) -> tuple[Worker, list[int]]:
     """Returns a worker that paused the ordering topic because its queue is full behind a hole, and the log end offsets before the hole."""
     log.register("peer")
-    worker = start(limits=JoinerLimits(queue_ids_max=1), **how)
-    await worker.decided("a")
+    worker = await ready_worker(start, limits=JoinerLimits(queue_ids_max=1), **how)
     log.without_leader = set(range(PARTITIONS))  # so that no worker fills the hole
     ends = log.ends()
     log.entry(1, 1, "late")
@@ -296,8 +290,7 @@ async def test_buffered_payloads_are_checked_while_their_partition_is_paused(sta
     `copied`: the brokers' clock stands, so a copy of the last payload that waits looks like the original. It hides no loss before it.
     """
     log.register("peer")
-    worker = start(limits=JoinerLimits(hole_timeout_ms=60_000, buffer_bytes_max=2_000))
-    await worker.decided("a")
+    worker = await ready_worker(start, limits=JoinerLimits(hole_timeout_ms=60_000, buffer_bytes_max=2_000))
     log.entry(1, 1, "late")
     ends, stands_at_ms = log.ends(), clock_ms()
     if copied:
@@ -335,31 +328,10 @@ async def test_nothing_is_applied_on_an_old_look_at_what_waits(start: Start, log
 async def test_answers_stop_with_the_process(start: Start, log: FaultyLog) -> None:
     """A process that was suspended answers nothing after it resumes, even before its reader returns."""
     stopped_s, running_s = 0.0, unpaused()
-    worker = start(now_s=lambda: running_s() + stopped_s)
-    await worker.decided("a")
-    await worker.until(lambda: worker.driver.not_ready() is None)
+    worker = await ready_worker(start, now_s=lambda: running_s() + stopped_s)
     stopped_s = 2.5
     assert "this process did not run for a while" in (worker.driver.suspicion() or "")
     await worker.until(lambda: worker.driver.not_ready() is None)
-
-
-async def test_a_process_that_did_not_run_between_two_polls(start: Start, log: FaultyLog) -> None:
-    """A pause is noticed wherever it comes, also after a step and before the next poll."""
-    stopped_s, running_s = 0.0, unpaused()
-    worker, ends = await _cut_after(start, log, now_s=lambda: running_s() + stopped_s)
-    await worker.until(lambda: worker.driver.not_ready() is None)
-    catch_up = worker.driver._catch_up
-
-    def stopped() -> None:
-        nonlocal stopped_s
-        worker.driver._catch_up = catch_up  # type: ignore[method-assign]
-        log.regrow(ends)
-        stopped_s = 2.5
-
-    with _applied_nothing(worker):
-        worker.driver._catch_up = stopped  # type: ignore[method-assign]
-        assert (await worker.dies()).code is FatalCode.INDEX_AHEAD_OF_LOG
-    assert worker.driver.interruptions == 1
 
 
 async def test_nothing_is_handed_on_before_the_marks_of_all_partitions(start: Start, log: FaultyLog) -> None:
@@ -413,8 +385,7 @@ async def test_a_forged_payload_does_not_fill_the_memory_at_each_look(start: Sta
     log.register("gone")
     log.fence(1, 0)
     log.without_leader = {1, 2}
-    worker = start()
-    await worker.decided("a")
+    worker = await ready_worker(start)
     await worker.stop()
     again = start()
     held: list[int] = []
@@ -457,15 +428,6 @@ async def test_does_not_register_while_it_suspects_itself(start: Start, log: Fau
     assert (log.ends(), worker.sender.incarnation) == (ends, None)
     log.put_signed(Register(nonce("w3"), worker.joiner.history.view, 1, "w3", "0"))
     assert await worker.incarnations() == 3
-    assert len(await worker.decided("a")) == 1
-
-
-async def test_settle_ends_a_suspicion(start: Start, log: FaultyLog) -> None:
-    """Without another worker the owner decides: after a settle record the worker registers and decides."""
-    log.put_signed(Register(nonce("w2"), View(7, bytes(32)), 1, "w2", "0"))
-    worker = start()
-    await worker.until(reason(worker, "'w2' saw another history"))
-    log.put_signed(Settle(worker.joiner.history.view))
     assert len(await worker.decided("a")) == 1
 
 
@@ -543,8 +505,7 @@ def _rotate(log: FaultyLog, to: SigningKey = SECOND, after: SigningKey = KEY) ->
 
 async def test_rotation_with_a_batch_in_flight(start: Start, log: FaultyLog) -> None:
     """A batch that is in flight during a rotation is sent again by a new incarnation, with the new key; nothing is decided twice."""
-    worker = start(keys=Keys(KEY, SECOND))
-    await worker.decided("a")
+    worker = await ready_worker(start, keys=Keys(KEY, SECOND))
 
     async def rotate_first(partition: int, key: bytes | None, value: bytes | None) -> None:
         if partition == ORDERING and isinstance(decode(value), Entry):
@@ -577,8 +538,7 @@ async def test_rotation_while_it_registers(start: Start, log: FaultyLog) -> None
 async def test_rotation_to_a_key_that_is_not_here(start: Start, log: FaultyLog) -> None:
     """A worker that does not have the new key yet is not ready and names the key that it needs; with that key it continues."""
     keys = Keys(KEY)
-    worker = start(keys=keys)
-    await worker.decided("a")
+    worker = await ready_worker(start, keys=keys)
     _rotate(log)
     await worker.until(lambda: SECOND.public_key.hex() in (worker.sender.not_ready() or ""))
     keys.keys[SECOND.public_key] = SECOND
@@ -643,8 +603,7 @@ async def test_waiting_for_a_key_begins_again_after_a_suspicion(start: Start, lo
 
 async def test_a_worker_that_is_retired_stops(start: Start, log: FaultyLog) -> None:
     """A worker whose incarnation the owner has retired stops with a clear error; after a restart it takes part again."""
-    worker = start()
-    await worker.decided("a")
+    worker = await ready_worker(start)
     log.put_signed(Retire(1))
     assert (await worker.dies()).code is FatalCode.RETIRED
     await worker.stop()
@@ -655,8 +614,7 @@ async def test_a_worker_that_is_retired_stops(start: Start, log: FaultyLog) -> N
 
 async def test_a_retire_record_of_an_earlier_incarnation(start: Start, log: FaultyLog) -> None:
     """A retire record for an incarnation that has ended stops no worker."""
-    worker = start()
-    await worker.decided("a")
+    worker = await ready_worker(start)
     log.fence(1, 1)
     assert await worker.incarnations(besides=1) == 2
     log.put_signed(Retire(1))
@@ -825,9 +783,7 @@ async def test_replay_of_many_records(start: Start, log: FaultyLog) -> None:
 
 async def test_a_partition_that_contradicted_is_waited_for(start: Start, log: FaultyLog) -> None:
     """A partition that has lost a mark, and then its leader, prevents the worker from continuing with the other partitions."""
-    worker = start(driver=DriverSettings(poll_ms=10, watch_ms=20, contradiction_ms=3_600_000))
-    await worker.decided("a")
-    await worker.until(lambda: worker.driver.not_ready() is None)
+    worker = await ready_worker(start, driver=DriverSettings(poll_ms=10, watch_ms=20, contradiction_ms=3_600_000))
     (partition,) = [each for each in worker.joiner.marks if each != ORDERING]
     offset = worker.joiner.marks[partition].offset
     before = log.read(partition, offset, 1, 1)[0]
@@ -877,8 +833,7 @@ async def test_what_is_paused_is_not_read(start: Start, log: FaultyLog) -> None:
 
 async def test_an_end_that_the_log_lost_is_not_waited_for(start: Start, log: FaultyLog) -> None:
     """If the log is shorter than when it acknowledged an append, reading it to its present end shows that the record is lost."""
-    worker = start()
-    await worker.decided("a")
+    worker = await ready_worker(start)
     sender, head = worker.sender, worker.driver.joiner.offset_head
     registered: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     sender._registering = (b"nonce", registered, KEY.public_key)

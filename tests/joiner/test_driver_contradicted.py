@@ -16,7 +16,7 @@ from joiner.recheck import find_again
 from ordering.errors import FatalCode, OutOfRange
 from ordering.log import ORDERING, LogOffsets, Reader, Record
 from ordering.records import Register, View
-from tests.joiner.faulty import DRIVER, PARTITIONS, FaultyLog, Start, Worker, reason
+from tests.joiner.faulty import DRIVER, PARTITIONS, FaultyLog, Start, Worker, ready_worker, reason
 from tests.joiner.history import nonce
 
 PATIENT = msgspec.structs.replace(DRIVER, stall_ms=60_000, interrupted_after_ms=200)
@@ -33,13 +33,6 @@ def _replace_last(worker: Worker, log: FaultyLog) -> None:
     assert last is not None
     was = log.read(ORDERING, last.offset, 1 << 20, 1)[0]
     log._records[ORDERING][last.offset] = Record(ORDERING, last.offset, was.append_time_ms + 1, None, b"another")
-
-
-async def _ready(start: Start, **how: Any) -> Worker:
-    worker = start(**how)
-    await worker.decided("a")
-    await worker.until(lambda: worker.driver.not_ready() is None)
-    return worker
 
 
 def _held(monkeypatch: pytest.MonkeyPatch, name: str) -> tuple[asyncio.Event, asyncio.Event]:
@@ -91,7 +84,7 @@ def _check_at_first_effect(worker: Worker, prepare: Callable[[], None]) -> "asyn
 
 async def test_nothing_of_a_poll_is_applied_after_a_contradiction(start: Start, log: FaultyLog) -> None:
     """The log contradicts the index while the first chunk of a poll is applied. The other chunks are not applied."""
-    worker = await _ready(start)
+    worker = await ready_worker(start)
     readers, applied = log.readers, 0
 
     def shorten() -> None:
@@ -114,7 +107,7 @@ async def test_nothing_of_a_poll_is_applied_after_a_contradiction(start: Start, 
 
 async def test_a_tail_lost_while_a_poll_is_applied(start: Start, log: FaultyLog) -> None:
     """The log loses the part of a poll that is not applied yet. The worker continues with the shorter log."""
-    worker = await _ready(start)
+    worker = await ready_worker(start)
     looked = _check_at_first_effect(worker, lambda: log.cut(worker.joiner.offset_head, *log.ends()[1:]))
     for number in range(4 * VERIFY_AT_ONCE):
         log.register(f"other {number}")
@@ -126,7 +119,7 @@ async def test_a_tail_lost_while_a_poll_is_applied(start: Start, log: FaultyLog)
 
 async def test_a_contradiction_outlasts_an_examination_under_way(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of an examination does not resume serving if the log was found to be shorter meanwhile."""
-    worker = await _ready(start)
+    worker = await ready_worker(start)
     entered, go_on = _held(monkeypatch, "examine")
     log.put_signed(Register(nonce("w2"), View(77, bytes(32)), 1, "w2", "0"))
     await entered.wait()
@@ -141,7 +134,7 @@ async def test_a_contradiction_outlasts_an_examination_under_way(start: Start, l
 
 async def test_a_contradiction_outlasts_a_look_at_held_records(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for records that were held back and are read again before they are applied."""
-    worker = await _ready(start, driver=PATIENT)
+    worker = await ready_worker(start, driver=PATIENT)
     entered, go_on = _held(monkeypatch, "find_again")
     _compare_slowly(worker, log)
     await entered.wait()
@@ -163,7 +156,7 @@ async def test_a_contradiction_outlasts_a_look_at_held_records(start: Start, log
 
 async def test_a_slow_look_at_held_records_is_repeated_alone(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers that need long to return the held records, too, do not make the worker compare all again: it would never be ready."""
-    worker = await _ready(start, driver=PATIENT)
+    worker = await ready_worker(start, driver=PATIENT)
     real, looks = find_again, 0
 
     async def slowly(*arguments: Any) -> str:
@@ -184,7 +177,7 @@ async def test_a_slow_look_at_held_records_is_repeated_alone(start: Start, log: 
 
 async def test_held_records_that_a_second_look_finds_lost(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow first look finds the held records; the log loses them before the second one, which decides."""
-    worker = await _ready(start, driver=PATIENT)
+    worker = await ready_worker(start, driver=PATIENT)
     real, seen = find_again, worker.joiner.history.seen
     ends = log.ends()
 
@@ -206,7 +199,7 @@ async def test_held_records_that_a_second_look_finds_lost(start: Start, log: Fau
 @pytest.mark.parametrize("is_replaced", [False, True])
 async def test_a_foreign_view_whose_record_is_lost(start: Start, log: FaultyLog, is_replaced: bool) -> None:
     """A foreign view could not be examined, and its record is cut off; another one may be in its place. The worker is ready again."""
-    worker = await _ready(start)
+    worker = await ready_worker(start)
     ends = log.ends()
     log.without_leader = set(range(PARTITIONS))  # so the contents cannot be compared
     log_offsets = log.offsets
@@ -251,7 +244,7 @@ def _opens_slowly(log: FaultyLog, seconds: float, poll: Callable[[Reader, int, i
 @pytest.mark.parametrize("lost", ["a record", "a record, seen after an empty poll", "the offset to read"])
 async def test_a_loss_stops_a_worker_whose_readers_open_slowly(start: Start, log: FaultyLog, lost: str) -> None:
     """Each comparison takes longer than a contradiction may last. The worker stops nevertheless."""
-    worker = await _ready(start)
+    worker = await ready_worker(start)
     if lost != "the offset to read":
         _replace_last(worker, log)
 
@@ -277,7 +270,7 @@ async def test_lost_content_stops_a_worker_whose_readers_open_slowly(start: Star
 
 async def test_a_contradiction_before_a_pause_is_another_one(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process is paused during a look at the log, for longer than a contradiction may last. The log may agree soon after."""
-    worker = await _ready(start)
+    worker = await ready_worker(start)
     driver, now_s, paused_s = worker.driver, worker.driver._now_s, 0.0
 
     def paused(offsets: dict[int, LogOffsets]) -> None:
@@ -321,7 +314,7 @@ async def test_lost_content_in_a_busy_partition_stops_a_worker(start: Start, log
 
 async def test_two_short_contradictions_with_a_silent_partition_between(start: Start, log: FaultyLog) -> None:
     """A broker lags, then it returns nothing for longer than a contradiction may last, then it lags once more. The worker continues."""
-    worker = await _ready(start)
+    worker = await ready_worker(start)
     open_reader, opened, loop = log.open_reader, 0, asyncio.get_running_loop()
 
     async def opens(offsets_next: Mapping[int, int]) -> Reader:
@@ -352,7 +345,7 @@ async def test_two_short_contradictions_with_a_silent_partition_between(start: S
 
 async def test_a_loss_found_before_a_fill_stops_the_answers(start: Start, log: FaultyLog) -> None:
     """A worker that wants to fill a hole compares the log first. If the log is another one, it stops."""
-    worker = await _ready(start, limits=JoinerLimits(hole_timeout_ms=20))
+    worker = await ready_worker(start, limits=JoinerLimits(hole_timeout_ms=20))
     log.register("w2")
     await worker.until(lambda: worker.joiner.offset_head == log.end(ORDERING))
     _replace_last(worker, log)

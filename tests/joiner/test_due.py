@@ -9,24 +9,12 @@ from joiner import Joiner, JoinerLimits
 from joiner.due import FILL_SCANS
 from joiner.ready import FenceWanted, FillWanted
 from ordering.records import batch_key
-from tests.joiner.history import T0, named, registered, wanted
+from tests.joiner.history import T0, named, registered
 
 HOLE_MS = JoinerLimits().hole_timeout_ms
-SCAN_MS = HOLE_MS // FILL_SCANS
 
 
 # ---- fills (R4) ----
-
-
-def test_holes_behind_that_are_as_old() -> None:
-    """Entries behind the hole that waited as long and lack content are filled with it; younger ones, and those with content, are not."""
-    history, reading = registered("w1", "w2")
-    reading.step(
-        history.entry(1, 1, "a"), history.entry(2, 1, "b", partition=1), history.entry(1, 2, "c"), history.payload(1, 2, "c"), now=0
-    )
-    reading.step(history.entry(1, 3, "d"), now=1)
-    assert reading.step(now=HOLE_MS).fills == [wanted(0, 1, 1, "a"), wanted(1, 2, 1, "b")]
-    assert reading.step(now=HOLE_MS + SCAN_MS).fills == [wanted(0, 1, 3, "d")]
 
 
 def _scans(limits: JoinerLimits, entries: int) -> Iterator[tuple[int, list[FillWanted]]]:
@@ -80,22 +68,6 @@ def test_holes_beyond_the_scan_move_up() -> None:
     assert named(reading.batches) == [(1, sequence, "filled") for sequence in range(1, 21)]
 
 
-def test_entries_that_will_not_count_are_not_filled() -> None:
-    """Behind a hole, entries of unknown incarnations, repeated ones and those of undeclared partitions are no holes."""
-    history, reading = registered()
-    reading.step(history.entry(1, 1, "a"), history.entry(9, 1, "b"), history.entry(1, 1, "a"), history.entry(1, 2, "c", partition=5), now=0)
-    assert reading.step(now=HOLE_MS).fills == [wanted(0, 1, 1, "a")]
-
-
-def test_a_new_hole_has_its_own_clock() -> None:
-    """An entry that becomes the hole at the head gets a full hole_timeout from then on."""
-    history, reading = registered()
-    reading.step(history.entry(1, 1, "a"), history.entry(1, 2, "b"), now=0)
-    reading.step(history.payload(1, 1, "a"), now=HOLE_MS - 1)
-    assert reading.step(now=HOLE_MS).fills == []
-    assert reading.step(now=2 * HOLE_MS - 1).fills == [wanted(0, 1, 2, "b")]
-
-
 def test_hole_closed_in_time() -> None:
     """A hole whose content comes in the step that would have proposed it is not proposed."""
     history, reading = registered()
@@ -138,19 +110,3 @@ def test_a_fence_ends_what_holds_a_restart_back() -> None:
     assert reading.step(now=HOLE_MS).fences == []
     reading.step(history.payload(1, 2, "c"), history.entry(1, 2, "c", at=T0 + 5001), now=HOLE_MS)
     assert reading.step(now=2 * HOLE_MS).fences == [FenceWanted(2, 0)]
-
-
-def test_no_fence_after_a_quiet_night() -> None:
-    """An incarnation whose payload came just before its entry is not fenced when the first entry after a pause moves log time far ahead."""
-    history, reading = registered("w1", "w2", limits=JoinerLimits(fence_bytes_min=0))
-    ready = reading.step(history.payload(2, 1, "b"), history.entry(1, 1, "a"), history.payload(1, 1, "a"), now=0)
-    assert ready.fences == []
-    reading.step(history.entry(2, 1, "b"), now=5)
-    assert reading.step(now=10**9).fences == []
-
-
-def test_no_fence_without_an_orphan() -> None:
-    """A silent incarnation that uses no memory is not fenced."""
-    history, reading = registered("w1", "w2", limits=JoinerLimits(worker_timeout_ms=1000, fence_bytes_min=0))
-    reading.step(history.entry(2, 1, "a", at=T0), history.payload(2, 1, "a"))
-    assert reading.step(history.entry(2, 2, "b", at=T0 + 5000), history.payload(2, 2, "b")).fences == []

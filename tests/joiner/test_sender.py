@@ -13,19 +13,24 @@ from joiner.rate import Pace, Shortest
 from joiner.ready import FenceWanted, Ready
 from joiner.sender import _Session
 from ordering.errors import Overloaded
-from ordering.log import ORDERING
+from ordering.log import ORDERING, Record
 from ordering.memory import MemoryLog
 from ordering.records import batch_key
 from ordering.signatures import is_fill
-from tests.joiner.faulty import PARTITIONS, FaultyLog, Keys, Start
+from tests.joiner.faulty import PARTITIONS, FaultyLog, Keys, Start, ready_worker
 from tests.joiner.history import KEY, PARTY, History, ask, new_rejected, signing_key, submission
 
 
-def _sender(**settings: int) -> Sender[object]:
+def _joiner(*behind: Record) -> Joiner:
+    """Returns a joiner that has read the genesis record and these."""
     joiner = Joiner()
-    joiner.step([History().genesis], 0)
-    keys = Keys(KEY)
-    return Sender(MemoryLog(1), joiner, keys, "w1", "0", SenderSettings(), QueueLimits(**settings), lambda: 0, lambda: bytes(16))
+    joiner.step([History().genesis, *behind], 0)
+    return joiner
+
+
+def _sender(joiner: Joiner | None = None, log: MemoryLog | None = None, **settings: int) -> Sender[object]:
+    queue = QueueLimits(**settings)
+    return Sender(log or MemoryLog(1), joiner or _joiner(), Keys(KEY), "w1", "0", SenderSettings(), queue, lambda: 0, lambda: bytes(16))
 
 
 async def test_a_queue_full_of_requests_rejects() -> None:
@@ -86,21 +91,15 @@ async def test_not_ready_while_something_holds_it_back() -> None:
 
 async def test_not_ready_without_the_key_in_force() -> None:
     """A sender without the key in force names the key that it needs and the keys that it has."""
-    history, joiner, second = History(), Joiner(), signing_key("second")
-    joiner.step([history.genesis, history.rotate(second)], 0)
-    sender: Sender[object] = Sender(
-        MemoryLog(1), joiner, Keys(KEY), "w1", "0", SenderSettings(), QueueLimits(), lambda: 0, lambda: bytes(16)
-    )
-    why = sender.not_ready() or ""
+    second = signing_key("second")
+    why = _sender(_joiner(History().rotate(second))).not_ready() or ""
     assert f"the key in force in this log is {second.public_key.hex()}, and this worker has {KEY.public_key.hex()}" in why
 
 
 async def test_a_fill_is_signed_with_the_key_in_force() -> None:
     """A fill is signed for its partition, key and hash, needs no incarnation, and is appended even while nothing else may be."""
-    history, log = History(), MemoryLog(2)
-    joiner = Joiner()
-    joiner.step([history.genesis], 0)
-    sender: Sender[object] = Sender(log, joiner, Keys(KEY), "w1", "0", SenderSettings(), QueueLimits(), lambda: 0, lambda: bytes(16))
+    log = MemoryLog(2)
+    sender = _sender(log=log)
     sender.hold = lambda: "suspended"
     sender._writer = await log.open_writer()
     sender._session = _Session(1, sender._writer, KEY)
@@ -109,15 +108,14 @@ async def test_a_fill_is_signed_with_the_key_in_force() -> None:
     await sender.append_checkpoint(0, bytes(32))
     (record,) = log.read(1, 0, 1 << 20, 10)
     assert record.key == batch_key(7, 8)
-    assert is_fill(record.value or b"", history.log_id, 1, batch_key(7, 8), bytes(32), KEY.public_key)
+    assert is_fill(record.value or b"", History().log_id, 1, batch_key(7, 8), bytes(32), KEY.public_key)
     assert log.end(ORDERING) == 0
 
 
 async def test_no_fill_without_the_key_in_force() -> None:
     """A sender without the key in force appends no fill, because no reader would accept it."""
-    history, log, joiner = History(), MemoryLog(2), Joiner()
-    joiner.step([history.genesis, history.rotate(signing_key("second"))], 0)
-    sender: Sender[object] = Sender(log, joiner, Keys(KEY), "w1", "0", SenderSettings(), QueueLimits(), lambda: 0, lambda: bytes(16))
+    log = MemoryLog(2)
+    sender = _sender(_joiner(History().rotate(signing_key("second"))), log)
     sender._writer = await log.open_writer()
     await sender.append_fill(FillWanted(1, 7, 8, bytes(32)))
     assert log.end(1) == 0
@@ -283,8 +281,7 @@ async def test_what_is_in_flight_goes_back_when_another_key_is_in_force() -> Non
 
 async def test_waiting_for_a_leader_leaves_one_timer(log: FaultyLog, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """While no payload partition has a leader, wake-ups do not add up timers: each would wake the sender and leave another."""
-    worker = start()
-    await worker.decided("a")
+    worker = await ready_worker(start)
     log.without_leader |= set(range(PARTITIONS))
     loop, timers = asyncio.get_running_loop(), []
     call_later = loop.call_later
@@ -308,8 +305,7 @@ async def test_waiting_for_a_leader_leaves_one_timer(log: FaultyLog, start: Star
 @asynccontextmanager
 async def without_leaders(log: FaultyLog, start: Start) -> AsyncIterator[tuple[Sender[Any], Callable[[], None]]]:
     """Yields a sender with a submission and without a leader, and the function that sends; a leader returns at the end."""
-    worker = start()
-    await worker.decided("a")
+    worker = await ready_worker(start)
     sender = worker.sender
     session = sender._session
     assert session is not None

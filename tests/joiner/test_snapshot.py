@@ -5,10 +5,10 @@ from operator import attrgetter
 import msgspec
 import pytest
 
-from joiner import AdmittedSubmission, Batch, Joiner, JoinerLimits, Pending
+from joiner import Joiner, JoinerLimits
 from joiner.evidence import Evidence
 from tests.joiner.compared import differences, restored
-from tests.joiner.history import KEY, History, Reading, named, submission
+from tests.joiner.history import History, Reading, named, own_batch
 
 HOLE_MS = JoinerLimits().hole_timeout_ms
 
@@ -119,10 +119,8 @@ def test_batches_of_its_own_worker_change_nothing() -> None:
     """A step that is given this worker's own batches has the effects and the state of one that is not, and keeps none of them."""
     history = History()
     records = [history.genesis, history.register("w1"), history.entry(1, 1, "a"), history.payload(1, 1, "a"), history.entry(1, 2, "b")]
-    batch: Batch[object] = Batch([Pending(AdmittedSubmission.of(submission("a")))])
-    batch.entry_value, batch.signed_by = records[2].value or b"", KEY.public_key
-    assert batch.value == records[3].value
-    own = {(1, 1): batch}
+    own = {(1, 1): own_batch("a", records[2])}
+    assert own[1, 1].value == records[3].value
     given, other = Joiner(worker_name="w1"), Joiner(worker_name="w1")
     assert given.step(records, 0, None, own) == other.step(records, 0)
     assert differences(given, other) == []

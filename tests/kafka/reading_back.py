@@ -9,17 +9,15 @@ from notary.open_log import open_log
 from ordering.log import Log, Record
 from tests.checkers.indexes import FAMILIES, Rows
 from tests.checkers.replay import RecordsByPartition
+from tests.ordering.closing import closing
 
 POLL_MS = 200
 
 
 async def read_log_records(config: Config) -> RecordsByPartition:
     """Returns every record of both topics, up to the log end offsets at the call."""
-    log = await open_log(config)
-    try:
+    async with closing(await open_log(config)) as log:
         return await records_of(log)
-    finally:
-        await log.close()
 
 
 async def records_of(log: Log) -> RecordsByPartition:
@@ -27,12 +25,10 @@ async def records_of(log: Log) -> RecordsByPartition:
     ends = {partition: offsets.log_end for partition, offsets in (await log.offsets()).items()}
     by_partition: dict[int, list[Record]] = {partition: [] for partition in ends}
     reader = await log.open_reader({})
-    try:
-        while any(reader.offset_next(partition) < end for partition, end in ends.items()):
-            for record in await reader.poll(POLL_MS):
-                by_partition[record.partition].append(record)
-    finally:
-        await reader.close()
+    while any(reader.offset_next(partition) < end for partition, end in ends.items()):
+        for record in await reader.poll(POLL_MS):
+            by_partition[record.partition].append(record)
+    await reader.close()
     return by_partition
 
 

@@ -13,6 +13,7 @@ from ordering.records import Entry, OrderingRecord, Register, View, batch_key
 from ordering.signatures import SigningKey, sign_fill, sign_record
 from ordering.topics import topic_names
 from tests.kafka.workers import Notary
+from tests.ordering.closing import closing
 
 
 class Hand:
@@ -28,11 +29,8 @@ class Hand:
     async def of(cls, notary: Notary, producer: AIOKafkaProducer, *, stolen_key: bool) -> "Hand":
         """Returns a writer with the notary's own key, or with an unknown one."""
         config = load(notary.directory / "notary.toml", {}, {})
-        log = await open_log(config)
-        try:
+        async with closing(await open_log(config)) as log:
             _, log_id = await read_genesis(log)
-        finally:
-            await log.close()
         seed = keys.load(config.path(config.key_file)).private_bytes_raw() if stolen_key else os.urandom(32)
         return cls(producer, notary.prefix, log_id, SigningKey(seed))
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient
 
 from deploy.local import Cluster
 from notary.cli.top import brokers_of, samples_of
+from ordering.connection import admin
 from ordering.topics import topic_names
 from tests.clients.http import PAUSED
 from tests.clients.load import Client, Load, until
@@ -40,14 +40,9 @@ async def ordering_leader(notary: Notary, away: int | None = None) -> int:
     """Returns the broker that leads the ordering topic, according to those other than `away`."""
     addresses = notary.bootstrap.split(",")
     known = ",".join(address for broker, address in zip(BROKERS, addresses, strict=True) if broker != away)
-    client = AIOKafkaAdminClient(bootstrap_servers=known)
-    await client.start()
-    try:
+    async with admin(known, "test", None, 60_000) as client:
         (topic,) = await client.describe_topics([topic_names(notary.prefix)[0]])
-    finally:
-        await client.close()
-    leader: int = topic["partitions"][0]["leader"]
-    return leader
+    return int(topic["partitions"][0]["leader"])
 
 
 async def sees(notary: Notary, worker: Worker, broker: int, **expected: bool) -> bool:

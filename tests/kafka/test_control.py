@@ -1,15 +1,14 @@
 """Tests the owner's changes to a live log: another key, more payload partitions, a retired worker (R10, R9)."""
 
-import asyncio
 import os
 from functools import partial
 
 import pytest
 
-from notary import cli
 from tests.checkers.replay import RecordsByPartition
 from tests.clients.load import Load, until
 from tests.clients.party import spend, state
+from tests.kafka.conftest import Owner
 from tests.kafka.second_hand import Hand
 from tests.kafka.test_workers import producer
 from tests.kafka.workers import Notary, Worker
@@ -21,17 +20,12 @@ ROUNDS_MAX = 60
 """The rounds of load within which the new partitions should be used."""
 
 
-async def _command(notary: Notary, *words: str) -> None:
-    code = await asyncio.to_thread(cli.main, [*words, "--config", str(notary.directory / "notary.toml")])
-    assert code == 0, words
-
-
 async def _key(notary: Notary, worker: Worker) -> str:
     key: str = (await notary.http.get(worker.url, "/v1/notary")).json()["verifier_key"]
     return key
 
 
-async def test_key_rotated_under_load(notary: Notary) -> None:
+async def test_key_rotated_under_load(notary: Notary, owner: Owner) -> None:
     """Two workers continue with the new key without a restart, and no record signed with the former key counts any more."""
     workers = await notary.start_all("a", "b")
     urls = [worker.url for worker in workers]
@@ -40,8 +34,8 @@ async def test_key_rotated_under_load(notary: Notary) -> None:
         thief = await Hand.of(notary, made, stolen_key=True)
         async with Load(notary.client, notary.party, urls, seed=11) as load:
             await load.until(50)
-            await _command(notary, "key", "prepare")
-            await _command(notary, "key", "rotate")
+            await owner("key", "prepare")
+            await owner("key", "rotate")
             await load.until(100)
             for sequence in range(1, 4):
                 await thief.record(thief.entry(1, 2**40 + sequence, b"nowhere", (os.urandom(32),)))
@@ -58,12 +52,12 @@ async def test_key_rotated_under_load(notary: Notary) -> None:
     await notary.check(*workers, forged=True)
 
 
-async def test_partitions_added_under_load(notary: Notary) -> None:
+async def test_partitions_added_under_load(notary: Notary, owner: Owner) -> None:
     """Payload partitions are added to a live log: workers use them without a restart, and a new worker reads them all."""
     workers = await notary.start_all("a", "b")
     async with Load(notary.client, notary.party, [worker.url for worker in workers], seed=12) as load:
         await load.until(30)
-        await _command(notary, "partitions", "7")
+        await owner("partitions", "7")
         # Workers learn of the new leaders with the next metadata of their clients. Then they use the partition among the new ones that the
         # ordering topic's leader leads.
         by_partition: RecordsByPartition = {}
@@ -80,10 +74,10 @@ async def test_partitions_added_under_load(notary: Notary) -> None:
     await notary.check(*workers, late)
 
 
-async def test_a_retired_worker_stops_and_returns(notary: Notary) -> None:
+async def test_a_retired_worker_stops_and_returns(notary: Notary, owner: Owner) -> None:
     """A retired worker stops and reports why; after a restart it takes part again."""
     a, b = await notary.start_all("a", "b")
-    await _command(notary, "retire", "a")
+    await owner("retire", "a")
     assert await a.ended() == 2
     assert "the owner has retired worker 'a'" in a.messages
     await notary.client.decide([b.url], notary.party.submission(spend(state("x"))))

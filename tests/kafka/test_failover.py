@@ -3,17 +3,16 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from deploy.local import Cluster
-from notary import cli
 from notary.cli import failover
 from notary.index.view import viewing
 from notary.mirror import LogMirror
@@ -27,6 +26,7 @@ from tests.checkers.history import Decided
 from tests.checkers.indexes import Rows
 from tests.clients.load import until
 from tests.clients.party import spend, state
+from tests.kafka.conftest import Owner
 from tests.kafka.mirrors import Mirror
 from tests.kafka.workers import Notary, Worker, opened
 
@@ -37,7 +37,6 @@ LARGE = 3_000_000
 """More than a producer sends, or a consumer reads, with settings of its own."""
 Copied: TypeAlias = dict[TopicPartition, list[tuple[int, bytes | None, bytes | None]]]
 """The records of each topic-partition: time, key, value."""
-Owner: TypeAlias = Callable[..., Awaitable[Any]]
 
 
 @pytest.fixture
@@ -52,23 +51,6 @@ async def mirrored(clusters: list[Cluster], kafka_prefix: str, tmp_path: Path) -
     """A notary on the first cluster."""
     async with opened(tmp_path / "notary", clusters[0].bootstrap, kafka_prefix, PARTITIONS) as made:
         yield made
-
-
-@pytest.fixture
-def owner(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Owner:
-    """Runs commands of the owner, which wait for a shorter time until nothing comes into a mirror."""
-    monkeypatch.setattr(failover, "QUIET_S", 1.0)
-
-    async def run(*arguments: object, fails: bool = False) -> Any:
-        """Run a command of the owner; returns its JSON, or its message if it `fails`."""
-        capsys.readouterr()
-        given = [*map(str, arguments), "--config", str(tmp_path / "notary" / "notary.toml"), "--json"]
-        code = await asyncio.to_thread(cli.main, given)
-        printed = capsys.readouterr()
-        assert code == (2 if fails else 0), printed.out + printed.err
-        return printed.err if fails else json.loads(printed.out)
-
-    return run
 
 
 async def _read(bootstrap: str, prefix: str) -> Copied:
@@ -140,16 +122,12 @@ def _use(notary: Notary, before: str, after: str) -> None:
     file.write_text(text.replace(before, after))
 
 
-def _beginning(before: Rows, size: int) -> Rows:
-    """Returns the rows of an index that the first positions have."""
-    positions = [(key, id_) for key, id_ in before["positions"] if int.from_bytes(key) < size]
-    ids = {id_ for _, id_ in positions}
-    return {"positions": positions, "decisions": [(id_, row) for id_, row in before["decisions"] if id_ in ids]}
-
-
 def _check_kept(before: Rows, after: Rows, size: int) -> None:
     """Check that the first decisions are the same, byte by byte."""
-    for family, rows in _beginning(before, size).items():
+    positions = [(key, id_) for key, id_ in before["positions"] if int.from_bytes(key) < size]
+    ids = {id_ for _, id_ in positions}
+    kept = {"positions": positions, "decisions": [(id_, row) for id_, row in before["decisions"] if id_ in ids]}
+    for family, rows in kept.items():
         assert len(rows) == size
         assert dict(rows).items() <= dict(after[family]).items(), family
 

@@ -1,7 +1,6 @@
 """Records of a writer without the notary's key, as real brokers accept them: no worker stops, and none needs much memory (R10)."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -9,23 +8,15 @@ import pytest
 from aiokafka.errors import KafkaError
 
 from deploy.local import Cluster
-from ordering.errors import NotReady
+from ordering.clock import clock_ms
 from ordering.genesis import append_genesis
 from ordering.kafka import KafkaLog
 from ordering.records import Genesis
 from ordering.topics import create_topics, topic_names
 from tests.joiner.faulty import Worker
 from tests.joiner.history import KEY, NOTARY, OWNER
-from tests.kafka.foreign_batches import (
-    append,
-    as_bomb,
-    as_gzip,
-    as_zstd,
-    with_bad_header,
-    with_long_length,
-    with_offset,
-    with_time,
-)
+from tests.kafka.foreign_batches import append, as_bomb, as_gzip, as_zstd, with_bad_header, with_long_length, with_offset, with_time
+from tests.ordering.test_kafka import until_ready
 
 pytestmark = pytest.mark.kafka
 
@@ -34,12 +25,7 @@ pytestmark = pytest.mark.kafka
 async def log(kafka_cluster: Cluster, kafka_prefix: str) -> AsyncIterator[KafkaLog]:
     """A log with a genesis record and one payload partition."""
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, payload_partitions=1)
-    while True:
-        try:
-            made = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
-            break
-        except NotReady:  # the brokers learn of the topics one after the other
-            await asyncio.sleep(0.2)
+    made = await until_ready(lambda: KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix))  # brokers learn of topics one after the other
     await append_genesis(made, Genesis(bytes(16), 1, KEY.public_key, OWNER.public_key, NOTARY, "notary.example/test"), OWNER)
     yield made
     await made.close()
@@ -55,10 +41,6 @@ async def test_no_record_of_others_stops_a_worker(
     change: Callable[[bytes], bytes],
 ) -> None:
     """Such a record is in both topics: a running worker continues, and a new one reads the log from its start."""
-
-    def clock_ms() -> int:
-        return time.time_ns() // 1_000_000
-
     worker = Worker(log, tmp_path / "w1", "w1", clock=clock_ms)
     try:
         await asyncio.wait_for(worker.decided("a"), 30)

@@ -1,23 +1,21 @@
 """Tests brokers that lose acknowledged records and grow again: R10 and R11 with real brokers and real worker processes."""
 
 import asyncio
-import json
 import re
 import shutil
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from deploy.local import Cluster
 from joiner.settings import DriverSettings
-from notary import cli
 from tests.checkers.history import Decided
 from tests.clients.load import until
 from tests.clients.party import spend, state
+from tests.kafka.conftest import Owner
 from tests.kafka.workers import Notary, opened
 
 pytestmark = pytest.mark.kafka
@@ -123,23 +121,11 @@ async def test_a_cut_payload_partition(notary: Notary, broker: Cluster, kafka_pr
     await notary.check(again, fresh)
 
 
-async def test_an_index_restores_what_was_lost(
-    notary: Notary, broker: Cluster, kafka_prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_an_index_restores_what_was_lost(notary: Notary, broker: Cluster, owner: Owner, kafka_prefix: str, tmp_path: Path) -> None:
     """Brokers lose the end of both topics, and an index restores it: a worker on an empty disk has all answers and the same rows.
 
     `tests/rehearsals/test_tails.py` has the loss of one topic, and Spark.
     """
-
-    async def owner(*arguments: object) -> dict[str, Any]:
-        capsys.readouterr()
-        given = [*map(str, arguments), "--config", str(notary.directory / "notary.toml"), "--json"]
-        code = await asyncio.to_thread(cli.main, given)
-        printed = capsys.readouterr()
-        assert code == 0, printed.out + printed.err
-        report: dict[str, Any] = json.loads(printed.out)
-        return report
-
     first = await notary.start("a", index="index-a").ready()
     await _spend(notary, first.url, "before 1", "before 2")
     await asyncio.to_thread(_copy_disk, broker, tmp_path / "copy")

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.admin import RecordsToDelete
 
 from notary.config import load
+from ordering.connection import admin
 from ordering.records import Activate, Checkpoint, Fence, OrderingRecord, Partitions, Register, Retire, Settle, View, batch_key
 from ordering.signatures import endorse_key
 from ordering.topics import create_topics, topic_names
@@ -201,12 +202,8 @@ async def test_no_worker_starts_on_a_log_without_its_start(notary: Notary) -> No
     (worker,) = await notary.start_all("a")
     await notary.client.decide([worker.url], notary.party.submission(spend(state("x"))))
     ordering = TopicPartition(topic_names(notary.prefix)[0], 0)
-    admin = AIOKafkaAdminClient(bootstrap_servers=notary.bootstrap)
-    await admin.start()
-    try:
-        await admin.delete_records({ordering: RecordsToDelete(1)})
-    finally:
-        await admin.close()
+    async with admin(notary.bootstrap, "test", None, 60_000) as client:
+        await client.delete_records({ordering: RecordsToDelete(1)})
     late = notary.start("b")
     assert await late.ended() == 2
     assert "this log has no owner" in late.messages
@@ -222,14 +219,10 @@ async def test_no_worker_starts_on_a_log_made_anew(notary: Notary) -> None:
     (worker,) = await notary.start_all("a")
     await notary.client.decide([worker.url], notary.party.submission(spend(state("x"))))
     await worker.stop()
-    admin = AIOKafkaAdminClient(bootstrap_servers=notary.bootstrap)
-    await admin.start()
-    try:
-        await admin.delete_topics(list(topic_names(notary.prefix)))
-        while set(topic_names(notary.prefix)) & set(await admin.list_topics()):  # noqa: ASYNC110 - asked of a broker
+    async with admin(notary.bootstrap, "test", None, 60_000) as client:
+        await client.delete_topics(list(topic_names(notary.prefix)))
+        while set(topic_names(notary.prefix)) & set(await client.list_topics()):  # noqa: ASYNC110 - asked of a broker
             await asyncio.sleep(0.1)
-    finally:
-        await admin.close()
     await create_topics(notary.bootstrap, notary.prefix, 4)
     again = notary.start("a")
     assert await again.ended() == 2

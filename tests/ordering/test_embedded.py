@@ -8,7 +8,11 @@ import subprocess
 import sys
 import textwrap
 import threading
+<<<<<<< ours
 from itertools import count
+=======
+from collections.abc import AsyncIterator
+>>>>>>> theirs
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,7 @@ from ordering.errors import ConfigurationError, Fatal, FatalCode, OutcomeUnknown
 from ordering.local_reader import POLL_BYTES_MAX, POLL_RECORDS_MAX
 from ordering.log import ORDERING, LogOffsets, Record
 from ordering.store import KEY, META_KEY, STORE_FORMAT_VERSION
+from tests.ordering.closing import closing
 from tests.turns import counted_turns
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +37,13 @@ def directory(tmp_path: Path) -> Path:
     """The directory of a log with two payload partitions."""
     EmbeddedLog.create(tmp_path / "log", 2)
     return tmp_path / "log"
+
+
+@pytest.fixture
+async def log(directory: Path) -> AsyncIterator[EmbeddedLog]:
+    """That log, open until the end of the test."""
+    async with closing(EmbeddedLog.open(directory)) as opened:
+        yield opened
 
 
 def child(directory: Path, code: str, **options: Any) -> "subprocess.Popen[str]":
@@ -52,8 +64,20 @@ async def read_all(log: EmbeddedLog) -> list[Record]:
     records: list[Record] = []
     while more := await reader.poll(0):
         records += more
-    await reader.close()
     return records
+
+
+async def reopened(directory: Path) -> list[Record]:
+    """Returns all records of a log, which is opened for this."""
+    async with closing(EmbeddedLog.open(directory)) as log:
+        return await read_all(log)
+
+
+def opens_damaged(directory: Path) -> None:
+    """Check that the log does not open, because it is damaged."""
+    with pytest.raises(Fatal) as raised:
+        EmbeddedLog.open(directory)
+    assert raised.value.code is FatalCode.LOG_DAMAGED
 
 
 @pytest.mark.seconds
@@ -80,13 +104,11 @@ async def test_kill_loses_nothing_acknowledged(directory: Path) -> None:
         process.stdout.close()
         acknowledged |= {int(line) for line in lines if line.endswith("\n")}
 
-        log = EmbeddedLog.open(directory)
-        records = await read_all(log)
+        records = await reopened(directory)
         for partition in (0, 1):
             mine = [record for record in records if record.partition == partition]
             assert [record.offset for record in mine] == list(range(len(mine)))
         assert acknowledged <= {int(record.key or b"") for record in records}
-        await log.close()
 
 
 async def test_goes_on_where_it_was(directory: Path) -> None:
@@ -194,9 +216,7 @@ def test_interrupted_creation_is_refused(directory: Path) -> None:
 def test_damaged_meta_is_fatal(directory: Path) -> None:
     """A meta row that does not decode stops the opening."""
     change_meta(directory, b"{}")
-    with pytest.raises(Fatal) as raised:
-        EmbeddedLog.open(directory)
-    assert raised.value.code is FatalCode.LOG_DAMAGED
+    opens_damaged(directory)
 
 
 def crashed_with(directory: Path, count: int, length: int) -> Path:
@@ -224,12 +244,11 @@ async def test_torn_tail_is_dropped(directory: Path) -> None:
     """A torn last write was never acknowledged: the log opens without it."""
     file = crashed_with(directory, count=3, length=500)
     os.truncate(file, file.stat().st_size - 100)
-    log = EmbeddedLog.open(directory)
-    assert [record.key for record in await read_all(log)] == [b"0", b"1"]
-    writer = await log.open_writer()
-    await writer.append(0, b"next", None)
-    assert (await read_all(log))[-1].offset == 2
-    await log.close()
+    async with closing(EmbeddedLog.open(directory)) as log:
+        assert [record.key for record in await read_all(log)] == [b"0", b"1"]
+        writer = await log.open_writer()
+        await writer.append(0, b"next", None)
+        assert (await read_all(log))[-1].offset == 2
 
 
 def overwrite(file: Path, at: int, what: bytes) -> None:
@@ -253,18 +272,12 @@ async def test_torn_write_of_full_length_is_dropped(
     # A recovery that was itself interrupted leaves a next, empty file.
     (directory / "999998.log").touch()
     for _ in range(2):
-        log = EmbeddedLog.open(directory)
-        assert [record.key for record in await read_all(log)] == [b"0", b"1"]
-        await log.close()
+        assert [record.key for record in await reopened(directory)] == [b"0", b"1"]
     assert len(caplog.records) == 1
     assert "a crash interrupted" in caplog.text
-    log = EmbeddedLog.open(directory)
-    writer = await log.open_writer()
-    await writer.append(0, b"next", bytes(length))
-    await log.close()
-    log = EmbeddedLog.open(directory)
-    assert [record.key for record in await read_all(log)] == [b"0", b"1", b"next"]
-    await log.close()
+    async with closing(EmbeddedLog.open(directory)) as log:
+        await (await log.open_writer()).append(0, b"next", bytes(length))
+    assert [record.key for record in await reopened(directory)] == [b"0", b"1", b"next"]
 
 
 @pytest.mark.seconds
@@ -285,22 +298,8 @@ def test_damage_in_the_middle_is_fatal(directory: Path, count: int, length: int,
     overwrite(file, at, what)
     before = file.read_bytes()
     for _ in range(2):
-        with pytest.raises(Fatal) as raised:
-            EmbeddedLog.open(directory)
-        assert raised.value.code is FatalCode.LOG_DAMAGED
+        opens_damaged(directory)
     assert file.read_bytes() == before
-
-
-@pytest.mark.seconds
-def test_damage_before_another_file_is_fatal(directory: Path) -> None:
-    """A torn write counts as damage if a later file has records."""
-    file = crashed_with(directory, count=3, length=500)
-    later = file.with_name("999998.log")
-    later.write_bytes(file.read_bytes())
-    overwrite(file, -100, bytes(100))
-    with pytest.raises(Fatal) as raised:
-        EmbeddedLog.open(directory)
-    assert raised.value.code is FatalCode.LOG_DAMAGED
 
 
 @pytest.mark.seconds
@@ -311,9 +310,7 @@ def test_damage_elsewhere_is_fatal(tmp_path: Path, name: str) -> None:
     EmbeddedLog.create(directory, 2)
     crashed_with(directory, count=3, length=500)
     overwrite(max(directory.glob("MANIFEST-*")), 20, b"\xff" * 16)
-    with pytest.raises(Fatal) as raised:
-        EmbeddedLog.open(directory)
-    assert raised.value.code is FatalCode.LOG_DAMAGED
+    opens_damaged(directory)
 
 
 @pytest.mark.seconds
@@ -351,11 +348,9 @@ async def test_full_disk_breaks_the_log(directory: Path) -> None:
     assert len(fatal) == 3
     assert all("cannot be used any more" in line for line in fatal)
     assert broken == "broken"
-    log = EmbeddedLog.open(directory)
     acknowledged = int(first.split()[0])
     assert acknowledged > 0
-    assert [record.key for record in await read_all(log)][:acknowledged] == [b"%d" % number for number in range(acknowledged)]
-    await log.close()
+    assert [record.key for record in await reopened(directory)][:acknowledged] == [b"%d" % number for number in range(acknowledged)]
 
 
 @pytest.mark.parametrize("why", ["No space left on device", "Disk quota exceeded"])
@@ -438,9 +433,8 @@ async def test_an_append_returns_after_its_fsync(directory: Path, monkeypatch: p
     await log.close()
 
 
-async def test_groups_what_waits(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_groups_what_waits(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """All appends that come during an fsync share the next one, and a record is readable only after its own."""
-    log = EmbeddedLog.open(directory)
     disk = HeldDisk(log, monkeypatch)
     writer, reader = await log.open_writer(), await log.open_reader({})
     first = asyncio.create_task(writer.append(0, b"first", None))
@@ -458,29 +452,24 @@ async def test_groups_what_waits(directory: Path, monkeypatch: pytest.MonkeyPatc
     await asyncio.gather(*others)
     assert disk.groups == [1, 50]
     assert [record.key for record in await reader.poll(1)] == [b"%d" % number for number in range(50)]
-    await reader.close()
-    await log.close()
 
 
-async def test_close_waits_for_the_disk(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_close_waits_for_the_disk(directory: Path, log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing waits for the fsync in progress, and fails the later appends."""
-    log = EmbeddedLog.open(directory)
     disk = HeldDisk(log, monkeypatch)
     writer = await log.open_writer()
     first = asyncio.create_task(writer.append(0, b"first", None))
     await disk.until_reached()
     second = asyncio.create_task(writer.append(0, b"second", None))
     await asyncio.sleep(0)
-    closing = asyncio.create_task(log.close())
+    ending = asyncio.create_task(log.close())
     with pytest.raises(OutcomeUnknown, match="closed"):
         await second
-    assert not closing.done()
+    assert not ending.done()
     disk.may_go.release()
-    await closing
+    await ending
     await first
-    log = EmbeddedLog.open(directory)
-    assert [record.key for record in await read_all(log)] == [b"first"]
-    await log.close()
+    assert [record.key for record in await reopened(directory)] == [b"first"]
 
 
 async def test_append_time_is_the_clock_at_the_append(directory: Path) -> None:
@@ -490,14 +479,11 @@ async def test_append_time_is_the_clock_at_the_append(directory: Path) -> None:
     writer = await log.open_writer()
     await asyncio.gather(*[writer.append(ORDERING, None, b"entry") for _ in range(3)])
     await log.close()
-    log = EmbeddedLog.open(directory)
-    assert [record.append_time_ms for record in await read_all(log)] == [1_000, 500, 2**40]
-    await log.close()
+    assert [record.append_time_ms for record in await reopened(directory)] == [1_000, 500, 2**40]
 
 
-async def test_a_poll_is_bounded(directory: Path) -> None:
+async def test_a_poll_is_bounded(log: EmbeddedLog) -> None:
     """One poll returns at most about POLL_BYTES_MAX and at most POLL_RECORDS_MAX records, and no topic-partition starves."""
-    log = EmbeddedLog.open(directory)
     writer = await log.open_writer()
     await asyncio.gather(*[writer.append(0, b"key", bytes(1024 * 1024)) for _ in range(20)])
     await asyncio.gather(*[writer.append(1, b"key", None) for _ in range(2 * POLL_RECORDS_MAX)])
@@ -507,13 +493,10 @@ async def test_a_poll_is_bounded(directory: Path) -> None:
         assert len(records) <= POLL_RECORDS_MAX
         assert sum(len(record.value or b"") for record in records) <= POLL_BYTES_MAX + 1024 * 1024
     assert {record.partition for records in polls[:2] for record in records} == {0, 1}
-    await reader.close()
-    await log.close()
 
 
-async def test_readers_give_others_their_turn(directory: Path) -> None:
+async def test_readers_give_others_their_turn(log: EmbeddedLog) -> None:
     """A replay that never waits still lets the rest of the event loop run between its polls."""
-    log = EmbeddedLog.open(directory)
     writer = await log.open_writer()
     await asyncio.gather(*[writer.append(0, b"key", bytes(1024 * 1024)) for _ in range(30)])
     reader = await log.open_reader({})
@@ -522,13 +505,10 @@ async def test_readers_give_others_their_turn(directory: Path) -> None:
         while await reader.poll(0):
             polls += 1
     assert 1 < polls <= turns.count
-    await reader.close()
-    await log.close()
 
 
-async def test_a_lost_record_is_noticed_in_a_long_read(directory: Path) -> None:
+async def test_a_lost_record_is_noticed_in_a_long_read(log: EmbeddedLog) -> None:
     """A poll that ends at its limit of bytes must not give the records behind a lost one its offset."""
-    log = EmbeddedLog.open(directory)
     writer = await log.open_writer()
     for number in range(6):
         await writer.append(0, b"k", bytes([number]) * (3 << 20))
@@ -536,5 +516,3 @@ async def test_a_lost_record_is_noticed_in_a_long_read(directory: Path) -> None:
     reader = await log.open_reader({})
     with pytest.raises(Fatal, match="lacks the record at offset 1"):
         await reader.poll(0)
-    await reader.close()
-    await log.close()

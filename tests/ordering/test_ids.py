@@ -31,17 +31,7 @@ def test_a_hash_is_64_lower_case_digits() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        ID.hex()[:-1],
-        ID.hex() + "0",
-        ID.hex().upper(),
-        ID.hex() + "\n",
-        " " + ID.hex(),
-        "٣" * 64,
-        ID.hex()[:-1] + "g",
-    ],
+    "text", ["", ID.hex()[:-1], ID.hex() + "0", ID.hex().upper(), ID.hex() + "\n", " " + ID.hex(), "٣" * 64, ID.hex()[:-1] + "g"]
 )
 def test_one_text_per_hash_is_accepted(text: str) -> None:
     """Only one text per value is accepted: to some readers a second text would be a second transaction."""

@@ -7,20 +7,15 @@ import pytest
 from aiokafka.client import ConnectionGroup
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.fetch import FetchRequest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from ordering.interruptions import Interruptions, batches
+from tests.ordering.test_batches import batch as batch_of
 
 
 def batch(base_offset: int, records: int, epoch: int) -> bytes:
     """Returns a record batch as a broker stores it."""
-    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
-    for offset in range(records):
-        assert builder.append(offset, 0, b"key", b"value", []) is not None
-    made = bytearray(builder.build())
-    made[0:8] = base_offset.to_bytes(8, "big")
-    made[12:16] = epoch.to_bytes(4, "big")
-    return bytes(made)
+    made = batch_of(base_offset, *[(b"key", b"value", [])] * records)
+    return made[:12] + epoch.to_bytes(4, "big") + made[16:]  # the checksum does not cover it
 
 
 class Broker:
@@ -68,10 +63,21 @@ def test_incomplete_batches_are_ignored() -> None:
     assert batches(bytes(100)) == ([], 0)
 
 
-async def test_one_connection_and_epoch_is_no_interruption() -> None:
-    """Fetches over one connection and of one epoch are no interruption, with or without records."""
+FETCHES = {
+    "the first: there is nothing to compare with, and a new reader compares the log anyway": [(batch(40, 1, 3), None, 0)],
+    "one connection and epoch, with or without records": [(batch(0, 2, 7), None, 0), (b"", None, 0), (batch(2, 1, 7), None, 0)],
+    "a high watermark that fell: the log has lost its tail": [(batch(0, 2, 7), 9, 0), (b"", 8, 1)],
+    "another epoch at the former end": [(batch(0, 2, 7), None, 0), (b"", None, 0), (batch(2, 1, 8), None, 1), (batch(3, 1, 8), None, 0)],
+    "another epoch in records that were there already": [(batch(0, 2, 7), 6, 0), (batch(2, 2, 8) + batch(4, 2, 9), None, 0)],
+}
+"""Records, high watermark and shown interruptions of each fetch."""
+
+
+@pytest.mark.parametrize("fetches", FETCHES.values(), ids=FETCHES)
+async def test_a_fetch_shows_an_interruption_or_none(fetches: list[tuple[bytes, int | None, int]]) -> None:
+    """A fetch shows an interruption if the log may have lost records since the one before it."""
     consumer = Consumer()
-    assert [await consumer.fetch(batch(0, 2, 7)), await consumer.fetch(), await consumer.fetch(batch(2, 1, 7))] == [0, 0, 0]
+    assert [await consumer.fetch(records, mark) for records, mark, _ in fetches] == [shown for _, _, shown in fetches]
 
 
 async def test_other_requests_are_left_alone() -> None:
@@ -99,30 +105,3 @@ async def test_a_fetch_that_failed() -> None:
         await consumer.broker.send(1, FetchRequest(0, 0, 0, 0, [("t", [(0, 2, 1)])]))
     assert [await consumer.fetch(), await consumer.fetch()] == [1, 0]
     assert [await consumer.fetch(error_code=6), await consumer.fetch(), await consumer.fetch()] == [0, 1, 0]
-
-
-async def test_a_high_watermark_that_went_back() -> None:
-    """A high watermark that falls is an interruption: the log has lost its tail."""
-    consumer = Consumer()
-    await consumer.fetch(batch(0, 2, 7), high_watermark=9)
-    assert await consumer.fetch(high_watermark=8) == 1
-
-
-async def test_another_leader_at_the_end() -> None:
-    """New records of another epoch at the former end are an interruption: the leader has changed, and a tail may be lost."""
-    consumer = Consumer()
-    await consumer.fetch(batch(0, 2, 7))
-    await consumer.fetch()
-    assert [await consumer.fetch(batch(2, 1, 8)), await consumer.fetch(batch(3, 1, 8))] == [1, 0]
-
-
-async def test_another_leader_long_ago() -> None:
-    """An epoch that changes within records that were already there is history: it does not interrupt a replay."""
-    consumer = Consumer()
-    await consumer.fetch(batch(0, 2, 7), high_watermark=6)
-    assert await consumer.fetch(batch(2, 2, 8) + batch(4, 2, 9)) == 0
-
-
-async def test_the_first_fetch_is_no_interruption() -> None:
-    """The first fetch is no interruption: there is nothing to compare with, and a new reader compares the log anyway."""
-    assert await Consumer().fetch(batch(40, 1, 3)) == 0

@@ -2,9 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import pytest
@@ -24,6 +24,7 @@ from ordering.errors import ConfigurationError, Fatal, FatalCode, NotReady, Outc
 from ordering.kafka import FETCH_BROKER_BYTES_MAX, FetchSize, KafkaLog, KafkaTimeouts
 from ordering.log import ORDERING, Log, Reader, Record
 from ordering.topics import add_partitions, create_topics, inspect, topic_names, use_append_times, uses_append_times
+from tests.ordering.closing import closing
 
 pytestmark = pytest.mark.kafka
 
@@ -50,14 +51,29 @@ async def until_ready(call: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(0.05)
 
 
-async def opened(cluster: Cluster, prefix: str) -> KafkaLog:
+async def opened(cluster: Cluster, prefix: str, timeouts: KafkaTimeouts = LONG_TIMEOUTS) -> KafkaLog:
     """Open the log, however long the brokers take for it."""
-    return await until_ready(lambda: KafkaLog.open(cluster.bootstrap, prefix, timeouts=LONG_TIMEOUTS))
+    return await until_ready(lambda: KafkaLog.open(cluster.bootstrap, prefix, timeouts=timeouts))
+
+
+MakeLog: TypeAlias = Callable[..., Awaitable[KafkaLog]]
+
+
+@pytest.fixture
+async def make_log(kafka_prefix: str) -> AsyncIterator[MakeLog]:
+    """Creates the topics, unless they exist, and opens the log in them; all is closed at the end."""
+    async with contextlib.AsyncExitStack() as logs:
+
+        async def make(cluster: Cluster, partitions: int, timeouts: KafkaTimeouts = LONG_TIMEOUTS) -> KafkaLog:
+            await until_ready(lambda: create_topics(cluster.bootstrap, kafka_prefix, partitions))
+            return await logs.enter_async_context(closing(await opened(cluster, kafka_prefix, timeouts)))
+
+        yield make
 
 
 async def problems_of(cluster: Cluster, prefix: str) -> list[str]:
     """Returns the problems with the topics of a prefix."""
-    async with admin(cluster.bootstrap, "test", None, 10_000) as client:
+    async with admin_of(cluster) as client:
         return (await inspect(client, prefix, wait_ms=0))[1]
 
 
@@ -68,25 +84,15 @@ async def take(reader: Reader, count: int) -> list[Record]:
     return records
 
 
-class Admin:
-    """The administration client of a test, for requests that `ordering.topics` does not make."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-
-    async def __aenter__(self) -> AIOKafkaAdminClient:
-        self._client = AIOKafkaAdminClient(bootstrap_servers=self._cluster.bootstrap)
-        await self._client.start()
-        return self._client
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._client.close()
+def admin_of(cluster: Cluster) -> contextlib.AbstractAsyncContextManager[AIOKafkaAdminClient]:
+    """Returns an administration client, for requests that `ordering.topics` does not make."""
+    return admin(cluster.bootstrap, "test", None, 60_000)
 
 
 # Topics
 
 
-async def test_topics_are_created_once(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+async def test_topics_are_created_once(kafka_cluster: Cluster, kafka_prefix: str, make_log: MakeLog) -> None:
     """Creating topics that exist checks them instead and reports that; it finds no problem with topics that it created."""
     names = topic_names(kafka_prefix)
     first = await create_topics(kafka_cluster.bootstrap, kafka_prefix, 3)
@@ -96,18 +102,16 @@ async def test_topics_are_created_once(kafka_cluster: Cluster, kafka_prefix: str
     [warning] = (await create_topics(kafka_cluster.bootstrap, kafka_prefix, 3, flush_ordering=True)).warnings
     assert f"Topic {names[0]} has flush.messages=another value, wanted 1" in warning
     assert await problems_of(kafka_cluster, kafka_prefix) == []
-    log = await opened(kafka_cluster, kafka_prefix)
+    log = await make_log(kafka_cluster, 3)
     assert log.payload_partitions == 3
     leaders = log.leaders().values()
     assert {leader.data_centre for leader in leaders} == {"dc1", "dc2", "dc3"}
     assert [leader.leads_ordering for leader in leaders].count(True) == 1
-    await log.close()
 
 
-async def test_a_new_partition_has_its_leader(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+async def test_a_new_partition_has_its_leader(kafka_cluster: Cluster, kafka_prefix: str, make_log: MakeLog) -> None:
     """Offsets and leaders include a new partition at once. Without it the process that seals segments ends, which raises an alert."""
-    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
-    log = await opened(kafka_cluster, kafka_prefix)
+    log = await make_log(kafka_cluster, 2)
     assert log.leaders().keys() == {0, 1}
     await add_partitions(kafka_cluster.bootstrap, kafka_prefix, 3)
     await (await opened(kafka_cluster, kafka_prefix)).close()  # all partitions have leaders now
@@ -116,10 +120,9 @@ async def test_a_new_partition_has_its_leader(kafka_cluster: Cluster, kafka_pref
         await log.has_partitions(4)
     assert (await log.offsets()).keys() == {ORDERING, 0, 1, 2}
     assert log.leaders().keys() == {0, 1, 2}
-    await log.close()
 
 
-async def test_records_for_one_broker_travel_together(kafka_cluster: Cluster, kafka_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_records_for_one_broker_travel_together(kafka_cluster: Cluster, make_log: MakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two appends at once are one produce request if one broker leads both partitions, and two requests otherwise."""
     sent: list[int] = []
     send = AIOKafkaConnection.send
@@ -130,23 +133,19 @@ async def test_records_for_one_broker_travel_together(kafka_cluster: Cluster, ka
         return send(self, request, *others, **named)
 
     monkeypatch.setattr(AIOKafkaConnection, "send", counted)
-    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 3)
-    log = await opened(kafka_cluster, kafka_prefix)
+    log = await make_log(kafka_cluster, 3)
     writer = await log.open_writer()
     for partition, leader in log.leaders().items():
         sent.clear()
         await asyncio.gather(writer.append(partition, b"key", b"payload"), writer.append(ORDERING, None, b"entry"))
         assert sent == ([2] if leader.leads_ordering else [1, 1])
-    await writer.close()
-    await log.close()
 
 
 async def test_a_record_whose_reply_is_lost_is_appended_once(
-    kafka_cluster: Cluster, kafka_prefix: str, monkeypatch: pytest.MonkeyPatch
+    kafka_cluster: Cluster, make_log: MakeLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client sends it again, and the broker recognises it."""
-    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 1)
-    log = await opened(kafka_cluster, kafka_prefix)
+    log = await make_log(kafka_cluster, 1)
     writer = await log.open_writer()
     send, lost = AIOKafkaClient.send, 0
 
@@ -162,8 +161,6 @@ async def test_a_record_whose_reply_is_lost_is_appended_once(
         patch.setattr(AIOKafkaClient, "send", send_and_lose)
         await writer.append(0, b"key", b"value")
     assert (lost, (await log.offsets())[0].log_end) == (1, 1)
-    await writer.close()
-    await log.close()
 
 
 async def test_missing_topics_are_named(kafka_cluster: Cluster, kafka_prefix: str) -> None:
@@ -204,19 +201,17 @@ async def test_topics_that_one_broker_has_not_heard_of(kafka_cluster: Cluster, k
     assert (made.created, made.existed) == ((), names)
 
 
-async def test_another_number_of_partitions_is_fatal(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+async def test_another_number_of_partitions_is_fatal(kafka_cluster: Cluster, kafka_prefix: str, make_log: MakeLog) -> None:
     """Topics with another number of payload partitions than requested are rejected; the message has both numbers.
 
     A log that is opened has as many as its topic.
     """
     payload = topic_names(kafka_prefix)[1]
-    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 3)
+    log = await make_log(kafka_cluster, 3)
     with pytest.raises(Fatal, match=f"{payload} exists already and has 3 payload partitions, wanted 2: .*--partitions") as raised:
         await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
     assert raised.value.code is FatalCode.PARTITIONS_DIFFER
-    log = await opened(kafka_cluster, kafka_prefix)
     assert log.payload_partitions == 3
-    await log.close()
 
 
 async def test_a_mirror_may_have_more_partitions_than_its_log_declares(kafka_cluster: Cluster, kafka_prefix: str) -> None:
@@ -238,7 +233,7 @@ async def test_half_a_log_is_refused(kafka_cluster: Cluster, kafka_prefix: str, 
     Nor if the broker that is asked first has not heard of the one.
     """
     ordering_topic, payload = topic_names(kafka_prefix)
-    async with Admin(kafka_cluster) as client:
+    async with admin_of(kafka_cluster) as client:
         await client.create_topics([NewTopic(ordering_topic, 1, 3)])
 
     async def late(*arguments: Any) -> ClusterFacts:
@@ -263,7 +258,7 @@ async def test_wrong_settings_are_named(kafka_cluster: Cluster, kafka_prefix: st
         "max.message.bytes": "1000000",
         "message.timestamp.type": "CreateTime",
     }
-    async with Admin(kafka_cluster) as client:
+    async with admin_of(kafka_cluster) as client:
         await client.create_topics([NewTopic(name, 2, 3, topic_configs=wrong) for name in (ordering, payload)])
     # A broker that has not read the topics' records yet reports fewer problems.
     while len(problems := await until_ready(lambda: problems_of(kafka_cluster, kafka_prefix))) < 2 * len(wrong):
@@ -285,7 +280,7 @@ async def test_a_mirror_with_another_wrong_setting_becomes_no_log(kafka_cluster:
     """The switch of the time type names the setting that somebody has changed meanwhile. It does not report that the brokers are away."""
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 1, mirror=True)
     payload = topic_names(kafka_prefix)[1]
-    async with Admin(kafka_cluster) as client:
+    async with admin_of(kafka_cluster) as client:
         await client._send_request(AlterSettingsRequest(ConfigResourceType.TOPIC, {payload: {"retention.ms": "604800000"}}))
     with pytest.raises(ConfigurationError, match=rf"{payload} has retention.ms=604800000, wanted -1"):
         async with asyncio.timeout(60):
@@ -293,8 +288,7 @@ async def test_a_mirror_with_another_wrong_setting_becomes_no_log(kafka_cluster:
 
 
 @pytest.mark.parametrize(
-    ("number", "setting", "value"),
-    [(1, "message.timestamp.type", "LogAppendTime"), (0, "message.timestamp.after.max.ms", "3600000")],
+    ("number", "setting", "value"), [(1, "message.timestamp.type", "LogAppendTime"), (0, "message.timestamp.after.max.ms", "3600000")]
 )
 async def test_topics_that_change_or_refuse_times_become_no_mirror(
     kafka_cluster: Cluster, kafka_prefix: str, number: int, setting: str, value: str
@@ -302,7 +296,7 @@ async def test_topics_that_change_or_refuse_times_become_no_mirror(
     """A record with another time is not found again in the log; one that is refused stops the copying."""
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 1, mirror=True)
     topic = topic_names(kafka_prefix)[number]
-    async with Admin(kafka_cluster) as client:
+    async with admin_of(kafka_cluster) as client:
         await client._send_request(AlterSettingsRequest(ConfigResourceType.TOPIC, {topic: {setting: value}}))
     with pytest.raises(ConfigurationError, match=rf"{topic} has {setting}={value}, wanted "):
         await create_topics(kafka_cluster.bootstrap, kafka_prefix, 1, mirror=True)
@@ -324,15 +318,11 @@ async def test_a_mirror_takes_only_times_that_auditors_can_read(
 ) -> None:
     """Spark reads a time in microseconds, in 64 bits. One unsigned record beyond that would end each audit, also after a failover."""
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 1, mirror=True)
-    producer = AIOKafkaProducer(bootstrap_servers=kafka_cluster.bootstrap)
-    await producer.start()
-    try:
+    async with AIOKafkaProducer(bootstrap_servers=kafka_cluster.bootstrap) as producer:
         for topic in topic_names(kafka_prefix):
             sending = producer.send_and_wait(topic, b"of anybody", partition=0, timestamp_ms=time_ms)
             with contextlib.nullcontext() if is_taken else pytest.raises(KafkaError, match="InvalidTimestamp"):
                 await sending
-    finally:
-        await producer.stop()
 
 
 async def test_more_replicas_than_brokers_are_rejected(kafka_cluster: Cluster, kafka_prefix: str) -> None:
@@ -359,7 +349,7 @@ async def test_recreated_topics_are_another_log(kafka_cluster: Cluster, kafka_pr
         log = await opened(kafka_cluster, kafka_prefix)
         identities.append(log.identity)
         await log.close()
-    async with Admin(kafka_cluster) as client:
+    async with admin_of(kafka_cluster) as client:
         await client.delete_topics(list(topic_names(kafka_prefix)))
 
     async def create_again() -> None:
@@ -383,14 +373,13 @@ async def test_recreated_topics_are_another_log(kafka_cluster: Cluster, kafka_pr
 # Offsets
 
 
-async def test_deleted_records_are_fatal(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+async def test_deleted_records_are_fatal(kafka_cluster: Cluster, kafka_prefix: str, make_log: MakeLog) -> None:
     """An offset before the log start offset is Fatal, with topic-partition and offset: the records were deleted, and are never skipped."""
-    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
-    log = await opened(kafka_cluster, kafka_prefix)
+    log = await make_log(kafka_cluster, 2)
     writer = await log.open_writer()
     for number in range(5):
         await writer.append(1, b"key", b"%d" % number)
-    async with Admin(kafka_cluster) as client:
+    async with admin_of(kafka_cluster) as client:
         await client.delete_records({TopicPartition(topic_names(kafka_prefix)[1], 1): RecordsToDelete(before_offset=3)})
     log_offsets = await log.offsets()
     assert (log_offsets[1].log_start, log_offsets[1].log_end) == (3, 5)
@@ -400,21 +389,15 @@ async def test_deleted_records_are_fatal(kafka_cluster: Cluster, kafka_prefix: s
     assert raised.value.code is FatalCode.INDEX_AHEAD_OF_LOG
     with pytest.raises(NotReady, match="open another"):
         await reader.poll(0)
-    await reader.close()
     reader = await log.open_reader({1: 3})
     assert [record.offset for record in await take(reader, 2)] == [3, 4]
-    await reader.close()
-    await writer.close()
-    await log.close()
 
 
-async def test_a_reader_that_failed_is_broken(kafka_cluster: Cluster, kafka_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reader_that_failed_is_broken(kafka_cluster: Cluster, make_log: MakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader returns nothing more after an error, because aiokafka may have dropped records that it had fetched."""
-    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 1)
-    log = await opened(kafka_cluster, kafka_prefix)
+    log = await make_log(kafka_cluster, 1)
     writer = await log.open_writer()
     await writer.append(0, b"key", b"value")
-    await writer.close()
     send = AIOKafkaClient.send
 
     async def send_and_damage(client: AIOKafkaClient, node: int, request: Any, **how: Any) -> Any:
@@ -431,46 +414,32 @@ async def test_a_reader_that_failed_is_broken(kafka_cluster: Cluster, kafka_pref
             await take(reader, 1)
     with pytest.raises(NotReady, match=r"open another.*Invalid CRC"):
         await reader.poll(0)
-    await reader.close()
-    await log.close()
 
 
-async def test_a_reader_stands_behind_a_transactions_marker(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+async def test_a_reader_stands_behind_a_transactions_marker(kafka_cluster: Cluster, kafka_prefix: str, make_log: MakeLog) -> None:
     """A reader reaches the end of a topic-partition that ends with a transaction's marker, behind the last record."""
-    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
-    log = await opened(kafka_cluster, kafka_prefix)
-    mirror = AIOKafkaProducer(bootstrap_servers=kafka_cluster.bootstrap, transactional_id=kafka_prefix)
-    await mirror.start()
+    log = await make_log(kafka_cluster, 2)
     reader = await log.open_reader({})
-    try:
-        async with mirror.transaction():
-            await mirror.send_and_wait(topic_names(kafka_prefix)[1], b"value", b"key", partition=1)
-            (record,) = await take(reader, 1)  # a transaction that never ends delays no reader
-    finally:
-        await mirror.stop()
+    producer = AIOKafkaProducer(bootstrap_servers=kafka_cluster.bootstrap, transactional_id=kafka_prefix)
+    async with producer as mirror, mirror.transaction():
+        await mirror.send_and_wait(topic_names(kafka_prefix)[1], b"value", b"key", partition=1)
+        (record,) = await take(reader, 1)  # a transaction that never ends delays no reader
     while (await log.offsets())[1].log_end == record.offset + 1:
         await reader.poll(10)
     while reader.offset_next(1) < (await log.offsets())[1].log_end:
         assert await reader.poll(10) == []
     assert (record.offset, reader.offset_next(1)) == (0, 2)
-    await reader.close()
-    await log.close()
 
 
-async def test_append_time_is_the_brokers(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+async def test_append_time_is_the_brokers(kafka_cluster: Cluster, kafka_prefix: str, make_log: MakeLog) -> None:
     """The time of a record is the broker's append time, whatever time its writer set."""
-    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 1)
-    log = await opened(kafka_cluster, kafka_prefix)
-    producer = AIOKafkaProducer(bootstrap_servers=kafka_cluster.bootstrap)
-    await producer.start()
-    for time_ms in (1, 2**41):
-        await producer.send_and_wait(topic_names(kafka_prefix)[0], b"entry", partition=0, timestamp_ms=time_ms)
-    await producer.stop()
+    log = await make_log(kafka_cluster, 1)
+    async with AIOKafkaProducer(bootstrap_servers=kafka_cluster.bootstrap) as producer:
+        for time_ms in (1, 2**41):
+            await producer.send_and_wait(topic_names(kafka_prefix)[0], b"entry", partition=0, timestamp_ms=time_ms)
     reader = await log.open_reader({})
     first, second = await take(reader, 2)
     assert 1 < first.append_time_ms <= second.append_time_ms < 2**41
-    await reader.close()
-    await log.close()
 
 
 async def test_the_first_connections_have_the_time_of_an_open(lone_broker: Cluster, kafka_prefix: str) -> None:
@@ -487,10 +456,9 @@ async def test_the_first_connections_have_the_time_of_an_open(lone_broker: Clust
     ("leave", "come_back"),
     [pytest.param("kill", "start", id="killed", marks=pytest.mark.nightly), pytest.param("pause", "resume", id="silent")],
 )
-async def test_broker_away_and_back(lone_broker: Cluster, kafka_prefix: str, leave: str, come_back: str) -> None:
+async def test_broker_away_and_back(lone_broker: Cluster, kafka_prefix: str, make_log: MakeLog, leave: str, come_back: str) -> None:
     """While no broker answers, every call fails within its time limit; afterwards the same log and reader continue."""
-    await until_ready(lambda: create_topics(lone_broker.bootstrap, kafka_prefix, 2))
-    log = await KafkaLog.open(lone_broker.bootstrap, kafka_prefix, timeouts=LONG_TIMEOUTS)
+    log = await make_log(lone_broker, 2)
     writer, reader = await log.open_writer(), await log.open_reader({})
     await writer.append(ORDERING, None, b"before")
     assert [record.value for record in await take(reader, 1)] == [b"before"]
@@ -523,16 +491,11 @@ async def test_broker_away_and_back(lone_broker: Cluster, kafka_prefix: str, lea
         values += [record.value for record in await reader.poll(60_000)]
     # These appends may have arrived; their outcome is unknown, so they are not sent again.
     assert values in ([b"after"], [b"while", b"after"])
-    await reader.close()
-    await writer.close()
-    await log.close()
 
 
-async def test_close_does_not_wait_for_brokers(lone_broker: Cluster, kafka_prefix: str) -> None:
+async def test_close_does_not_wait_for_brokers(lone_broker: Cluster, make_log: MakeLog) -> None:
     """Closing a writer fails the appends in flight at once, even if their time is not over and the broker is silent."""
-    await until_ready(lambda: create_topics(lone_broker.bootstrap, kafka_prefix, 2))
-    timeouts = KafkaTimeouts(append_ms=3_600_000, close_ms=500)
-    log = await KafkaLog.open(lone_broker.bootstrap, kafka_prefix, timeouts=timeouts)
+    log = await make_log(lone_broker, 2, KafkaTimeouts(append_ms=3_600_000, close_ms=500))
     writer, reader = await log.open_writer(), await log.open_reader({})
     await asyncio.to_thread(lone_broker.pause, 1)
     try:
@@ -564,12 +527,11 @@ async def appending(log: Log, acknowledged: list[int], enough: asyncio.Event) ->
 
 
 @pytest.mark.nightly
-async def test_appends_recover_after_the_leader_dies(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+async def test_appends_recover_after_the_leader_dies(kafka_cluster: Cluster, kafka_prefix: str, make_log: MakeLog) -> None:
     """Appends and reads recover by themselves after the ordering leader dies; no acknowledged record is lost or out of order."""
-    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
-    log = await opened(kafka_cluster, kafka_prefix)
+    log = await make_log(kafka_cluster, 2)
     reader = await log.open_reader({})
-    async with Admin(kafka_cluster) as client:
+    async with admin_of(kafka_cluster) as client:
         (topic,) = await client.describe_topics([topic_names(kafka_prefix)[0]])
     leader = topic["partitions"][0]["leader"]
     acknowledged: list[int] = []
@@ -595,18 +557,14 @@ async def test_appends_recover_after_the_leader_dies(kafka_cluster: Cluster, kaf
     seen = [int(record.value or b"") for record in records]
     assert seen == sorted(set(seen))
     assert set(acknowledged) <= set(seen)
-    await reader.close()
-    await log.close()
 
 
-async def test_former_leader_is_not_waited_for(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+async def test_former_leader_is_not_waited_for(kafka_cluster: Cluster, kafka_prefix: str, make_log: MakeLog) -> None:
     """Requests to a leader that froze are sent to its successor once there is one, long before their timeout."""
-    timeouts = KafkaTimeouts(request_ms=3_600_000, append_ms=3_600_000)
-    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
-    log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix, timeouts=timeouts)
+    log = await make_log(kafka_cluster, 2, KafkaTimeouts(request_ms=3_600_000, append_ms=3_600_000))
     writer = await log.open_writer()
     await writer.append(ORDERING, None, b"before")
-    async with Admin(kafka_cluster) as client:
+    async with admin_of(kafka_cluster) as client:
         (topic,) = await client.describe_topics([topic_names(kafka_prefix)[0]])
     leader = topic["partitions"][0]["leader"]
     await asyncio.to_thread(kafka_cluster.pause, leader)
@@ -618,19 +576,14 @@ async def test_former_leader_is_not_waited_for(kafka_cluster: Cluster, kafka_pre
         await asyncio.to_thread(kafka_cluster.wait_until_serving)
     reader = await log.open_reader({})
     assert [record.value for record in await take(reader, 6)] == [b"before", *(b"%d" % number for number in range(5))]
-    await reader.close()
-    await writer.close()
-    await log.close()
 
 
-async def test_a_long_backlog_arrives_over_a_slow_line(lone_broker: Cluster, kafka_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_backlog_arrives_over_a_slow_line(lone_broker: Cluster, make_log: MakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fetch that took too long is repeated with fewer bytes, also by the reader that replaces the failed one."""
-    await create_topics(lone_broker.bootstrap, kafka_prefix, 1)
-    log = await opened(lone_broker, kafka_prefix)
+    log = await make_log(lone_broker, 1)
     writer = await log.open_writer()
     records = [Record(0, number, 0, b"key", bytes(100_000)) for number in range(50)]
     await writer.copy(0, records, 0)
-    await writer.close()
     send, timed_out = AIOKafkaClient.send, 0
 
     async def send_slowly(client: AIOKafkaClient, node: int, request: Any, **how: Any) -> Any:
@@ -648,7 +601,6 @@ async def test_a_long_backlog_arrives_over_a_slow_line(lone_broker: Cluster, kaf
             async with asyncio.timeout(30):
                 assert len(await take(reader, len(records))) == len(records)
             await reader.close()
-    await log.close()
     assert 0 < timed_out < 6
 
 

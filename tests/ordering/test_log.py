@@ -12,6 +12,7 @@ from ordering.kafka import KafkaLog
 from ordering.log import ORDERING, Log, LogOffsets, Reader, Record
 from ordering.memory import MemoryLog
 from ordering.topics import create_topics
+from tests.ordering.closing import closing
 from tests.simulation.calm import calm_log
 
 PARTITIONS = 4
@@ -33,8 +34,8 @@ async def log(request: pytest.FixtureRequest, tmp_path: Path, kafka_prefix: str)
             bootstrap = request.getfixturevalue("kafka_cluster").bootstrap
             await create_topics(bootstrap, kafka_prefix, PARTITIONS)
             made = await KafkaLog.open(bootstrap, kafka_prefix)
-    yield made
-    await made.close()
+    async with closing(made):
+        yield made
 
 
 async def take(reader: Reader, count: int) -> list[Record]:
@@ -61,8 +62,6 @@ async def test_reads_what_was_appended_before_it(log: Log) -> None:
     assert [record.value for record in of(records, ORDERING)] == [b"entry %d" % number for number in range(5)]
     assert [record.offset for record in of(records, ORDERING)] == list(range(5))
     assert [record.value for record in of(records, 0)] == [b"payload 0", b"payload 4"]
-    await reader.close()
-    await writer.close()
 
 
 async def test_wakes_a_reader_that_waits(log: Log) -> None:
@@ -70,12 +69,8 @@ async def test_wakes_a_reader_that_waits(log: Log) -> None:
     writer, reader = await log.open_writer(), await log.open_reader({})
     waiting = asyncio.create_task(take(reader, 2))
     await asyncio.gather(writer.append(ORDERING, None, b"entry"), writer.append(2, b"key", b"payload"))
-    assert {(record.partition, record.key, record.value) for record in await waiting} == {
-        (ORDERING, None, b"entry"),
-        (2, b"key", b"payload"),
-    }
-    await reader.close()
-    await writer.close()
+    found = {(record.partition, record.key, record.value) for record in await waiting}
+    assert found == {(ORDERING, None, b"entry"), (2, b"key", b"payload")}
 
 
 async def test_a_poll_without_records_returns_nothing(log: Log) -> None:
@@ -83,7 +78,6 @@ async def test_a_poll_without_records_returns_nothing(log: Log) -> None:
     reader = await log.open_reader({})
     assert await reader.poll(1) == []
     assert await reader.poll(0) == []
-    await reader.close()
 
 
 async def test_reads_from_an_offset(log: Log) -> None:
@@ -96,8 +90,6 @@ async def test_reads_from_an_offset(log: Log) -> None:
     records = await take(reader, 5)
     assert [(record.offset, record.value) for record in of(records, ORDERING)] == [(3, b"3")]
     assert [record.offset for record in of(records, 1)] == [0, 1, 2, 3]
-    await reader.close()
-    await writer.close()
 
 
 async def test_says_where_it_stands(log: Log) -> None:
@@ -114,8 +106,6 @@ async def test_says_where_it_stands(log: Log) -> None:
     reader.pause([])
     await take(reader, 4)
     assert [reader.offset_next(partition) for partition in (ORDERING, 1, 2, 3)] == [0, 4, 4, 0]
-    await reader.close()
-    await writer.close()
 
 
 async def test_starts_at_the_end(log: Log) -> None:
@@ -125,8 +115,6 @@ async def test_starts_at_the_end(log: Log) -> None:
     reader = await log.open_reader({ORDERING: 1})
     await writer.append(ORDERING, None, b"new")
     assert [(record.offset, record.value) for record in await take(reader, 1)] == [(1, b"new")]
-    await reader.close()
-    await writer.close()
 
 
 async def test_never_resets_an_offset_silently(log: Log) -> None:
@@ -137,8 +125,6 @@ async def test_never_resets_an_offset_silently(log: Log) -> None:
     with pytest.raises(Fatal, match=r"payload partition 1\b.*offset 7\b") as raised:
         await take(reader, 1)
     assert raised.value.code is FatalCode.INDEX_AHEAD_OF_LOG
-    await reader.close()
-    await writer.close()
 
 
 async def test_every_reader_sees_the_same(log: Log) -> None:
@@ -150,9 +136,6 @@ async def test_every_reader_sees_the_same(log: Log) -> None:
     late = await log.open_reader({})
     seen = [sorted(await take(reader, 41), key=lambda record: (record.partition, record.offset)) for reader in (early, late)]
     assert seen[0] == seen[1]
-    for reader in (early, late):
-        await reader.close()
-    await writer.close()
 
 
 async def test_keeps_the_order_of_a_writer(log: Log) -> None:
@@ -168,8 +151,6 @@ async def test_keeps_the_order_of_a_writer(log: Log) -> None:
     await asyncio.gather(*appends)
     reader = await log.open_reader({})
     assert [record.value for record in await take(reader, 200)] == values
-    await reader.close()
-    await writer.close()
 
 
 async def test_two_writers_share_a_partition(log: Log) -> None:
@@ -181,9 +162,6 @@ async def test_two_writers_share_a_partition(log: Log) -> None:
     assert [record.offset for record in records] == list(range(60))
     for name in (b"0", b"1"):
         assert [record.value for record in records if record.key == name] == [b"%d" % number for number in range(30)]
-    await reader.close()
-    for writer in writers:
-        await writer.close()
 
 
 @pytest.mark.parametrize(("key", "value"), [(b"key", None), (None, b"value"), (b"", b"value"), (b"key", b""), (b"", None)])
@@ -193,8 +171,6 @@ async def test_distinguishes_null_from_empty(log: Log, key: bytes | None, value:
     await writer.append(1, key, value)
     (record,) = await take(reader, 1)
     assert (record.key, record.value) == (key, value)
-    await reader.close()
-    await writer.close()
 
 
 async def test_a_large_record_is_complete(log: Log) -> None:
@@ -204,8 +180,6 @@ async def test_a_large_record_is_complete(log: Log) -> None:
     for value in (b"before", large, b"after"):
         await writer.append(3, b"key", value)
     assert [record.value for record in await take(reader, 3)] == [b"before", large, b"after"]
-    await reader.close()
-    await writer.close()
 
 
 async def test_replays_more_than_one_poll_holds(log: Log) -> None:
@@ -218,8 +192,6 @@ async def test_replays_more_than_one_poll_holds(log: Log) -> None:
     assert [record.value for record in of(records, ORDERING)] == [b"%d" % number for number in range(5_000)]
     for partition in range(PARTITIONS):
         assert [record.offset for record in of(records, partition)] == list(range(15))
-    await reader.close()
-    await writer.close()
 
 
 async def test_a_paused_partition_is_read_later(log: Log) -> None:
@@ -237,8 +209,6 @@ async def test_a_paused_partition_is_read_later(log: Log) -> None:
     assert [(record.partition, record.value) for record in await take(reader, 1)] == [(1, b"more")]
     reader.pause([])
     assert [(record.partition, record.value) for record in await take(reader, 1)] == [(2, b"late")]
-    await reader.close()
-    await writer.close()
 
 
 async def test_pause_drops_nothing_that_was_fetched(log: Log) -> None:
@@ -254,8 +224,6 @@ async def test_pause_drops_nothing_that_was_fetched(log: Log) -> None:
     await appending
     for partition in (0, 1):
         assert [record.offset for record in of(records, partition)] == list(range(200))
-    await reader.close()
-    await writer.close()
 
 
 async def test_bounds_include_an_acknowledged_record(log: Log) -> None:
@@ -267,7 +235,6 @@ async def test_bounds_include_an_acknowledged_record(log: Log) -> None:
     await writer.append(ORDERING, None, b"entry")
     log_offsets = await log.offsets()
     assert (log_offsets[2], log_offsets[ORDERING], log_offsets[0]) == (LogOffsets(0, 3), LogOffsets(0, 1), LogOffsets(0, 0))
-    await writer.close()
 
 
 async def test_every_partition_accepts_appends(log: Log) -> None:
@@ -284,7 +251,6 @@ async def test_an_unknown_partition_is_a_configuration_error(log: Log) -> None:
     await writer.append(0, b"key", b"value")
     with pytest.raises(ConfigurationError, match="payload partition 9"):
         await log.open_reader({9: 0})
-    await writer.close()
 
 
 async def test_a_cancelled_append_leaves_its_writer_usable(log: Log) -> None:
@@ -301,8 +267,6 @@ async def test_a_cancelled_append_leaves_its_writer_usable(log: Log) -> None:
         seen += [int(record.value or b"") for record in await reader.poll(LONG_MS)]
     assert seen == sorted(set(seen))
     assert {number for number, outcome in enumerate(outcomes) if outcome is None} <= set(seen)
-    await reader.close()
-    await writer.close()
 
 
 async def test_a_closed_writer_accepts_nothing(log: Log) -> None:

@@ -59,6 +59,7 @@ def item_leaf(position: int, outcome: int, conflicts: bytes = b"", count: int = 
 CONFLICTS = STATE_1 + b"\0" + HASH + STATE_2 + b"\0" + HASH
 COMMITTED = Decided(item_leaf(9, 0), b"", (STATE_1, STATE_2))
 REJECTED = Decided(item_leaf(10, 1, CONFLICTS, 2), CONFLICTS)
+FOUR_ITEMS = b"\2" + b"\1" + ROOT + b"\0" + COMMITTED.leaf + b"\0\0\0\2" + STATE_1 + STATE_2 + b"\0" + REJECTED.leaf + CONFLICTS + bytes(4)
 ALL_FORMATS = frozenset(range(1, FORMAT_VERSION + 1))
 
 GOLDEN = [
@@ -86,28 +87,7 @@ GOLDEN = [
     (SalvageBegin(KEY_1, VIEW, 7), b"\x02\x0b" + KEY_1 + SEEN + b"\0" + struct.pack(">Q", 7)),
     (
         SalvageItems(KEY_1, VIEW, 7, (Lost(), Hashed(ROOT), COMMITTED, REJECTED)),
-        b"\x02\x0b"
-        + KEY_1
-        + SEEN
-        + b"\1"
-        + struct.pack(">QI", 7, 4)
-        + b"\2"
-        + b"\1"
-        + ROOT
-        + b"\0"
-        + COMMITTED.leaf
-        + b"\0\0\0\x02"
-        + STATE_1
-        + STATE_2
-        + b"\0"
-        + REJECTED.leaf
-        + STATE_1
-        + b"\0"
-        + HASH
-        + STATE_2
-        + b"\0"
-        + HASH
-        + bytes(4),
+        b"\x02\x0b" + KEY_1 + SEEN + b"\1" + struct.pack(">QI", 7, 4) + FOUR_ITEMS,
     ),
     (SalvageDone(KEY_1, VIEW, 11, ROOT), b"\x02\x0b" + KEY_1 + SEEN + b"\2" + struct.pack(">Q", 11) + ROOT),
     (Trim(KEY_1, VIEW, 2**63, ROOT), b"\x02\x0c" + KEY_1 + SEEN + struct.pack(">Q", 2**63) + ROOT),

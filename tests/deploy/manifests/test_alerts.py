@@ -195,11 +195,7 @@ CASES = (
     _case("NotaryForeignHistory", fires=False, at="1m", notary_suspicions_open="0x240"),
     *(
         _case("NotaryCertificateNotRenewed", fires=fires, at="2m", notary_tls_problem=problem, notary_tls_certificate_expiry_seconds=expiry)
-        for fires, problem, expiry in (
-            (True, "1x240", "9000000x240"),
-            (True, "0x240", "604000x240"),
-            (False, "0x240", "9000000x240"),
-        )
+        for fires, problem, expiry in ((True, "1x240", "9000000x240"), (True, "0x240", "604000x240"), (False, "0x240", "9000000x240"))
     ),
     Case("NotaryWorkersFenced", True, "10m", _incarnation_events("fenced", "0x60 1 2 3 4 5x240")),
     Case("NotaryWorkersFenced", False, "10m", _incarnation_events("fenced", "0x60 1x240")),

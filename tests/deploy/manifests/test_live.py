@@ -133,11 +133,7 @@ def test_an_upgrade_changes_what_it_should(installed: Installed, tmp_path: Path)
                 print(f"{installed.overlay}: {name} {path}: {str(former)[:80]} -> {str(present)[:80]}")
         template = "spec.jobTemplate.spec.template.spec"
         assert {name: set(paths) for name, paths in changes.items() if paths} == {
-            "StatefulSet/worker": {
-                "spec.replicas",
-                "spec.template.spec.containers.0.image",
-                "spec.template.spec.volumes.0.configMap.name",
-            },
+            "StatefulSet/worker": {"spec.replicas", "spec.template.spec.containers.0.image", "spec.template.spec.volumes.0.configMap.name"},
             "CronJob/archive": {f"{template}.containers.0.image", f"{template}.volumes.0.configMap.name"},
             "CronJob/verify": {f"{template}.containers.0.image"},
             "ConfigMap/parties": {"data.parties.json"},

@@ -39,17 +39,15 @@ def test_a_gap_is_found_anywhere(at: int) -> None:
     assert _violations(seen, alone=False) == []
 
 
-def test_one_position_of_two_transactions() -> None:
-    """Two processes that receive one position for different transactions are found."""
-    seen = SEEN_POSITION.pack(3, b"one     ", 1) + SEEN_POSITION.pack(3, b"other   ", 1)
-    assert any("position 3 was reported for" in text for text in _violations(seen, first=3))
-
-
-def test_a_position_from_before_the_run() -> None:
-    """A position from before the run means that its request was sent before: the message says that the seed was used already."""
-    assert any("--seed" in text for text in _violations(_seen((4, 1), (5, 1)), first=5))
-
-
-def test_log_time_that_falls() -> None:
-    """Log times that fall as positions rise are found, in whatever order the processes received them."""
-    assert any("log time falls" in text for text in _violations(_seen((2, 30), (0, 20), (1, 31))))
+@pytest.mark.parametrize(
+    ("seen", "first", "why"),
+    [
+        (SEEN_POSITION.pack(3, b"one     ", 1) + SEEN_POSITION.pack(3, b"other   ", 1), 3, "position 3 was reported for"),
+        (_seen((4, 1), (5, 1)), 5, "--seed"),
+        (_seen((2, 30), (0, 20), (1, 31)), 0, "log time falls"),
+    ],
+    ids=["one position of two transactions", "a position from before the run: the seed was used already", "log time that falls"],
+)
+def test_contradicting_positions_are_found(seen: bytes, first: int, why: str) -> None:
+    """Positions of all processes are compared, in whatever order the processes received them."""
+    assert any(why in text for text in _violations(seen, first=first))

@@ -47,8 +47,7 @@ NAMES = [*ON_BROKERS, *[name for name in PEERS if name != "etcd-1"]]
 
 
 @pytest.fixture(
-    scope="module",
-    params=[pytest.param(name, marks=pytest.mark.kafka if name in ON_BROKERS else pytest.mark.peers) for name in NAMES],
+    scope="module", params=[pytest.param(name, marks=pytest.mark.kafka if name in ON_BROKERS else pytest.mark.peers) for name in NAMES]
 )
 def peer(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A system under comparison, with its servers."""

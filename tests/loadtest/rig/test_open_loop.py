@@ -209,11 +209,6 @@ async def test_a_closed_loop_beside_it_is_measured_for_the_same_time() -> None:
     assert beside.seconds < 1.1 * result.seconds
 
 
-async def test_a_wrong_answer_is_an_error() -> None:
-    """An answer without a decision is an error of the load, whatever the load is for."""
-    assert (await _offered(lambda body: answer_of(200, b"{}"))).errors > 0
-
-
 async def test_an_answer_of_unknown_length_ends_its_connection() -> None:
     """An answer without Content-Length is no answer: the load does not wait for its end, and counts a dropped submission."""
     result = await _offered(lambda body: b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")

@@ -18,7 +18,8 @@ from notary.cli import log as command
 from notary.config import load
 from ordering.embedded import EmbeddedLog
 from ordering.log import LogOffsets
-from ordering.records import Genesis, Partitions, Retire, batch_key
+from ordering.records import Genesis, Partitions, Retire, SalvageItems, View, batch_key
+from ordering.salvage import Hashed, Lost
 from ordering.signatures import NO_LOG_ID, SigningKey, sign_record
 from tests.kafka.reading_back import read_log_records
 from tests.notary.cli.command import Command
@@ -115,6 +116,15 @@ def test_what_took_no_effect_says_why(directory: NotaryDirectory, show: Command)
     for record, (*facts, why) in zip(shown(show), expected, strict=True):
         assert [record["kind"], record["signed_by"], record["seen"]] == facts
         assert why in record["became"], record
+
+
+def test_the_items_of_a_salvage_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """People see the number of items, programs each item with its type, and its bytes as hex."""
+    made = NotaryDirectory.create(tmp_path / "notary")
+    show = Command(capsys, "log", "show", config=made.config)
+    write(made.path, [SalvageItems(bytes(32), View(1, bytes(32)), 0, (Lost(), Hashed(bytes(32))))], "owner-key.pem")
+    assert shown(show)[-1]["fields"]["items"] == [{"type": "lost"}, {"type": "hashed", "leaf_hash": "00" * 32}]
+    assert show.run().endswith(" first=0 items=2\n")
 
 
 def test_payload_records_that_are_no_content_say_why(directory: NotaryDirectory, show: Command) -> None:
