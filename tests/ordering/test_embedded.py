@@ -8,11 +8,8 @@ import subprocess
 import sys
 import textwrap
 import threading
-<<<<<<< ours
-from itertools import count
-=======
 from collections.abc import AsyncIterator
->>>>>>> theirs
+from itertools import count
 from pathlib import Path
 from typing import Any
 
