@@ -1,7 +1,7 @@
 # The two that do all the set-up: `make demo` (Python only, embedded log) and `make test` (fetches Kafka, runs everything).
 
 # The system's Python, if it is new enough: distributions build theirs with profile-guided optimisation (docs/decisions/interpreter.md).
-PYTHON ?= $(shell /usr/bin/python3 -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo /usr/bin/)python3
+PYTHON ?= $(shell /usr/bin/python3 -P -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo /usr/bin/)python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
