@@ -140,11 +140,11 @@ async def test_pipelined_calls_are_taken_address_by_address() -> None:
         await turns()
         await loop.sock_sendall(first, GET.replace(b"/now", b"/many") * 400)
         await loop.sock_sendall(other, GET)
+        answered = 0
         while not app.calls or app.calls[-1].path != "/now":
-            for call in app.calls:
-                if call.path == "/many" and call.reader is not None:
-                    call.reader = None
-                    call.answer((200, [], b"one"))
+            for call in app.calls[answered:]:
+                call.answer((200, [], b"one"))
+            answered = len(app.calls)
             await asyncio.sleep(0)
         assert len(app.calls) < TURNS
 
