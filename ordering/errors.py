@@ -84,6 +84,8 @@ class FatalCode(StrEnum):
     """A write to the embedded log failed."""
     NO_GENESIS = "no-genesis"
     """The ordering topic does not begin with a genesis record."""
+    OPEN_FILES = "open-files"
+    """The process, or its machine, has as many open files as it may have: the index does not open, or cannot be read."""
     PARTITIONS_DIFFER = "partitions-differ"
     """The payload topic has another number of partitions than the log says."""
     RETIRED = "retired"

@@ -52,7 +52,7 @@ def read_decisions(body: bytes, requests: Sequence[Request], *, complete: bool) 
 
 
 def check_outcome(answer: Answer, request: Request) -> None:
-    """Raise `Malformed` if the outcome contradicts the request's time window, or a conflict names a state that the request does not."""
+    """Raise `Malformed` if the outcome contradicts the request's time window, or a conflict its states or its transaction."""
     inside = request.from_ms <= answer.log_time < request.until_ms
     if (answer.outcome == "committed" and not inside) or (answer.reason == "outside-time-window" and inside):
         side = "inside" if inside else "outside"
@@ -62,6 +62,8 @@ def check_outcome(answer: Answer, request: Request) -> None:
     for conflict in answer.conflicts:
         if parse_state(conflict.state) not in asked:
             raise Malformed(f"{conflict.state} is not among the request's {conflict.kind}s")
+        if conflict.consumed_by == sha256(request.transaction_id).hexdigest():
+            raise Malformed(f"{conflict.state} is consumed by the rejected transaction itself")
 
 
 def contradicting(answers: Sequence[Answer | None], requests: Sequence[Request]) -> tuple[str, int, int] | None:
@@ -80,14 +82,6 @@ def contradicting(answers: Sequence[Answer | None], requests: Sequence[Request])
                     why = f"consumed its state {format_state(state)}"
                     return f"the transaction at position {position} is committed, and that at position {before[0]} {why}", before[1], at
             consumed |= dict.fromkeys(requests[at].inputs, (position, at))
-    known = [(at, answer) for at, answer in enumerate(answers) if answer is not None]
-    consumers = {sha256(requests[at].transaction_id).hexdigest(): (at, answer) for at, answer in known}
-    for at, answer in known:
-        for conflict in answer.conflicts:
-            by, consumer = consumers.get(conflict.consumed_by, (at, None))
-            if consumer is not None and not (consumer.committed and consumer.position < answer.position):
-                why = f"the decision at position {answer.position} says that {consumer.transaction_id} consumed {conflict.state}"
-                return f"{why}, and that transaction is not committed before it", by, at
     return None
 
 

@@ -313,8 +313,7 @@ class _Known:
     def _check_together(self) -> None:
         if (found := contradicting(self.answers, self.prepared.requests)) is not None:
             why, *pair = found
-            evidence = [(at, answer, self._from[at]) for at in dict.fromkeys(pair) if (answer := self.answers[at]) is not None]
-            raise self._contradiction(why, *evidence)
+            raise self._contradiction(why, *[(at, answer, self._from[at]) for at in pair if (answer := self.answers[at]) is not None])
 
     def _contradiction(self, why: str, *evidence: tuple[int, Answer, str]) -> Contradiction:
         for at, _, _ in evidence:

@@ -90,9 +90,9 @@ class Contradiction(NotaryError):
     """Decisions that break the notary's promise: evidence against the notary, to be kept.
 
     Two cannot both be true: they are for one transaction, or at one position, or log time falls from one to the other. Or both are
-    committed, and the first one consumed a state that the second one needs. Or one names the other, or itself, as the consumer of a state,
-    and that one is not committed before it. Or a decision contradicts its request: its time window, or its states. `evidence` holds each
-    decision with the URL that returned it. `answers` holds the other answers received so far, one item for each of `transaction_ids`.
+    committed, and the first one consumed a state that the second one needs. Or a decision contradicts its request: its time window, its
+    states, or itself as the consumer of a state. `evidence` holds each decision with the URL that returned it. `answers` holds the other
+    answers received so far, one item for each of `transaction_ids`.
     """
 
     def __init__(self, why: str, *evidence: tuple[Answer, str]) -> None:

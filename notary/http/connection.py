@@ -360,6 +360,7 @@ class Connection(asyncio.Protocol):
                 if call.left is not None:
                     call.left()
         if self._state is ConnectionState.CLOSED:
+            self._writer.drop()
             return
         has_answer = self._writer.has_ended or self.unread_bytes or self._reading_paused or before is ConnectionState.ANSWERED
         if has_answer and self._transport.can_write_eof() and not self._eof:

@@ -75,8 +75,8 @@ def problem_of(error: NotaryError) -> tuple[int, list[tuple[bytes, bytes]], byte
     The error loses its traceback. A frame there may have the error and the client's bytes in variables. Such a cycle of references stays in
     memory until the garbage collector runs.
     """
-    error.__traceback__ = None
     status, name, title = _TABLE[type(error)]
+    error.__traceback__ = error.__context__ = None
     headers = [(b"content-type", CONTENT_TYPE)]
     where = error.where if isinstance(error, Malformed) else ""
     applied = error.applied if isinstance(error, NotFound) else None

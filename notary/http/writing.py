@@ -27,7 +27,7 @@ class ResponseWriter:
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        self._kept: deque[bytes | memoryview] = deque()  # what the transport does not have yet
+        self._kept: deque[bytes] = deque()  # what the transport does not have yet
         self._end: Callable[[], None] | None = None
         self._unread_bytes = 0  # at `hold`, and of answers since then
         self.has_ended = False
@@ -42,7 +42,8 @@ class ResponseWriter:
         data = encoded(answer, keep_alive=keep_alive, without_body=without_body)
         self.has_ended = not keep_alive
         self._unread_bytes += len(data)
-        self._kept.append(data)
+        # Pieces of their own, not views: each is freed once the transport has it.
+        self._kept.extend([data] if len(data) <= PIECE_BYTES else [data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES)])
         self.pass_on()
         return len(data)
 
@@ -54,14 +55,15 @@ class ResponseWriter:
     def pass_on(self, *, at_once: bool = False) -> None:
         """Give the transport what it does not have yet, until it has enough; with `at_once` all of it."""
         while self._kept and (at_once or not self.held):
-            data = self._kept.popleft()
-            if len(data) > PIECE_BYTES:
-                self._kept.appendleft(memoryview(data)[PIECE_BYTES:])
-                data = memoryview(data)[:PIECE_BYTES]
-            self._transport.write(data)
+            self._transport.write(self._kept.popleft())
         if self._end is not None and (at_once or not self.held):
             end, self._end = self._end, None
             end()
+
+    def drop(self) -> None:
+        """The transport is closed: free what it does not have."""
+        self._kept.clear()
+        self._end = None
 
     @property
     def unread_bytes(self) -> int:

@@ -45,6 +45,7 @@ from ordering.errors import CorruptRecord, Fatal, FatalCode, Quarantined
 from ordering.ids import StateRef, TransactionId
 from ordering.pieces import Pieces, completed
 from ordering.salvage import Decided, Item, encode_items, leaf_of
+from ordering.store import OPEN_FILES
 from payload import Request
 
 T = TypeVar("T")
@@ -222,7 +223,8 @@ class Index:
             try:
                 self._store.write(batch)
             except Exception as problem:  # rocksdict raises bare Exception
-                why = f"the index {self.directory} cannot be written: {problem}. Free or replace its disk, then start again"
+                remedy = "Raise the limit of open files" if OPEN_FILES in str(problem) else "Free or replace its disk"
+                why = f"the index {self.directory} cannot be written: {problem}. {remedy}, then start again"
                 raise Fatal(FatalCode.INDEX_UNWRITABLE, why) from problem
         except BaseException as problem:
             # The tree in memory may be ahead of the rows now, so no more queries may be answered.

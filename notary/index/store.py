@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol, overload
 
-from ordering.errors import ConfigurationError, CorruptRecord, Fatal, FatalCode, NotaryError
+from ordering.errors import CorruptRecord, Fatal, FatalCode, NotaryError
 from ordering.store import OPEN_FILES, has_no_space
 
 INDEX_FORMAT_VERSION: Final = 5
@@ -105,9 +105,10 @@ def raise_if_short(directory: Path, problem: Exception) -> None:
             " 'A disk is full')",
         ) from problem
     if OPEN_FILES in str(problem):
-        raise ConfigurationError(
-            f"the index {directory} cannot be opened: {OPEN_FILES}. Raise this process's limit (`ulimit -n`, `LimitNOFILE=`): all files"
-            " of an index stay open, and a file has at most 64 MiB"
+        raise Fatal(
+            FatalCode.OPEN_FILES,
+            f"the index {directory} cannot be opened or read: {problem}. Raise the limit of the process (`ulimit -n`, `LimitNOFILE=`) or"
+            " of the machine (`fs.file-max`): all files of an index stay open, and a file has at most 64 MiB",
         ) from problem
 
 

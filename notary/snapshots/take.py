@@ -139,8 +139,10 @@ def remove_stage(index: Path) -> None:
 def _check_can_be_replaced(index: Path, by: Path) -> None:
     """Replace an empty folder by another empty one. Raises `ConfigurationError` if it cannot be replaced."""
     try:
-        by.mkdir(index.stat().st_mode & 0o7777)
+        mode = index.stat().st_mode & 0o7777
+        by.mkdir()
         by.replace(index)  # in one step: behind a link to nothing a worker could not make its index
+        index.chmod(mode)
     except FileNotFoundError:
         pass
     except OSError as problem:

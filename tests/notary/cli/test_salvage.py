@@ -30,7 +30,7 @@ from notary.salvage.statements import THE_LOG, ChoiceRefused, SourceRefused
 from notary.verify import decision_and_receipt, verify_receipt
 from ordering.durable import move_into_place
 from ordering.embedded import EmbeddedLog
-from ordering.errors import ConfigurationError, NotaryError, NotReady, OutOfRange
+from ordering.errors import ConfigurationError, Fatal, NotaryError, NotReady, OutOfRange
 from ordering.log import ORDERING, LogOffsets
 from ordering.records import Entry, Key, OwnerRecord, SalvageBegin, decode
 from ordering.salvage import Hashed, encode_items
@@ -968,7 +968,7 @@ def test_an_index_that_cannot_be_opened_now_is_not_left_out(wreck: Wreck) -> Non
         except SourceRefused as problem:
             problems.append(str(problem))
             break
-        except (OSError, ConfigurationError) as problem:
+        except (OSError, ConfigurationError, Fatal) as problem:
             problems.append(str(problem))
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

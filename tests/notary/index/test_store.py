@@ -14,7 +14,7 @@ import pytest
 from notary.index import IndexSettings
 from notary.index.rocks import RocksStore, open_store
 from notary.index.store import DECISIONS, FAMILIES, META, STATES, Store
-from ordering.errors import ConfigurationError, Fatal, FatalCode
+from ordering.errors import Fatal, FatalCode
 from ordering.settings import INTEGER_MAX
 from tests.simulation.disk import SimulatedDisk, SimulatedStore
 
@@ -160,18 +160,18 @@ def test_an_index_that_needs_more_open_files_is_not_damaged(tmp_path: Path) -> N
     RocksStore.open(tmp_path, IndexSettings()).close()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     os.close(free := os.dup(0))
-    problems: list[str] = []
+    problems: list[Fatal] = []
     for more in count():
         resource.setrlimit(resource.RLIMIT_NOFILE, (free + more, hard))
         try:
             RocksStore.open(tmp_path, IndexSettings()).close()
             break
-        except ConfigurationError as problem:
-            problems.append(str(problem))
+        except Fatal as problem:
+            problems.append(problem)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert problems
-    assert [problem for problem in problems if "Too many open files. Raise" not in problem] == []
+    assert {problem.code for problem in problems} == {FatalCode.OPEN_FILES}
+    assert [problem for problem in problems if "Raise the limit" not in str(problem)] == []
 
 
 def test_filters_of_a_large_index_are_in_parts(tmp_path: Path) -> None:
