@@ -2,14 +2,12 @@
 
 import asyncio
 import os
-import resource
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 from collections.abc import AsyncIterator
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from ordering.errors import ConfigurationError, Fatal, FatalCode, OutcomeUnknown
 from ordering.local_reader import POLL_BYTES_MAX, POLL_RECORDS_MAX
 from ordering.log import ORDERING, LogOffsets, Record
 from ordering.store import KEY, META_KEY, STORE_FORMAT_VERSION
+from tests.open_files import errors_with_few_open_files
 from tests.ordering.closing import closing
 from tests.turns import counted_turns
 
@@ -366,18 +365,7 @@ def test_a_full_disk_is_no_damage(why: str, directory: Path, monkeypatch: pytest
 
 def test_a_log_that_needs_more_open_files_is_not_damaged(directory: Path) -> None:
     """No message proposes to restore it from a copy, which would lack its last records, or to stop another process."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    os.close(free := os.dup(0))
-    problems: list[str] = []
-    for more in count():
-        resource.setrlimit(resource.RLIMIT_NOFILE, (free + more, hard))
-        try:
-            EmbeddedLog.open(directory)
-            break
-        except ConfigurationError as problem:
-            problems.append(str(problem))
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    problems = [str(problem) for problem in errors_with_few_open_files(lambda: EmbeddedLog.open(directory), ConfigurationError)]
     assert problems
     assert [problem for problem in problems if "raise this process's limit" not in problem] == []
 

@@ -6,11 +6,9 @@ import io
 import json
 import os
 import re
-import resource
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +41,7 @@ from tests.notary.http.checked_client import CheckedClient, serving
 from tests.notary.party import Bank, RequestObject, fresh_state, spend
 from tests.notary.process import NotaryDirectory
 from tests.notary.rows import opened, put_row
+from tests.open_files import errors_with_few_open_files
 
 pytestmark = pytest.mark.seconds
 
@@ -957,23 +956,12 @@ def test_an_index_with_a_wrong_row(wreck: Wreck, place: int, what: str, why: str
 
 def test_an_index_that_cannot_be_opened_now_is_not_left_out(wreck: Wreck) -> None:
     """A sound index with more files than this process may open may have the only copy of decisions."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    os.close(free := os.dup(0))
-    problems: list[str] = []
-    for more in count():
-        resource.setrlimit(resource.RLIMIT_NOFILE, (free + more, hard))
-        try:
-            with indexes.open_indexes([wreck.index], b"", lambda *_: None):
-                pass
-        except SourceRefused as problem:
-            problems.append(str(problem))
-            break
-        except (OSError, ConfigurationError, Fatal) as problem:
-            problems.append(str(problem))
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    *others, last = problems
-    assert "is of another log" in last
+
+    def opened() -> None:
+        with pytest.raises(SourceRefused, match="is of another log"), indexes.open_indexes([wreck.index], b"", lambda *_: None):
+            pass
+
+    others = [str(problem) for problem in errors_with_few_open_files(opened, OSError, ConfigurationError, Fatal)]
     assert others
     assert [problem for problem in others if "open files" not in problem or "eave it out" in problem] == []
 

@@ -1,12 +1,9 @@
 """The contract of `notary.index.store`, tested with RocksDB and with the simulator's disk."""
 
-import os
-import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from hashlib import sha256
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,6 +13,7 @@ from notary.index.rocks import RocksStore, open_store
 from notary.index.store import DECISIONS, FAMILIES, META, STATES, Store
 from ordering.errors import Fatal, FatalCode
 from ordering.settings import INTEGER_MAX
+from tests.open_files import errors_with_few_open_files
 from tests.simulation.disk import SimulatedDisk, SimulatedStore
 
 Opens = Callable[[], Store]
@@ -158,19 +156,8 @@ def test_a_disk_that_fills_while_an_index_opens(why: str, tmp_path: Path, monkey
 def test_an_index_that_needs_more_open_files_is_not_damaged(tmp_path: Path) -> None:
     """All files of an index stay open, so a large one needs thousands. No message proposes to move it away, or to stop a process."""
     RocksStore.open(tmp_path, IndexSettings()).close()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    os.close(free := os.dup(0))
-    problems: list[Fatal] = []
-    for more in count():
-        resource.setrlimit(resource.RLIMIT_NOFILE, (free + more, hard))
-        try:
-            RocksStore.open(tmp_path, IndexSettings()).close()
-            break
-        except Fatal as problem:
-            problems.append(problem)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert {problem.code for problem in problems} == {FatalCode.OPEN_FILES}
+    problems = errors_with_few_open_files(lambda: RocksStore.open(tmp_path, IndexSettings()).close(), Fatal)
+    assert {problem.code for problem in problems if isinstance(problem, Fatal)} == {FatalCode.OPEN_FILES}
     assert [problem for problem in problems if "Raise the limit" not in str(problem)] == []
 
 
