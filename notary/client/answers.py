@@ -59,10 +59,11 @@ def check_outcome(answer: Answer, request: Request) -> None:
         raise Malformed(f"{answer.reason or answer.outcome} at log_time {answer.log_time}, which is {side} the request's time window")
     asked: Iterable[bytes] = request.inputs if answer.reason == "input-conflict" else request.references
     asked = set(asked) if answer.conflicts else ()
+    itself = sha256(request.transaction_id).hexdigest() if answer.conflicts else ""
     for conflict in answer.conflicts:
         if parse_state(conflict.state) not in asked:
             raise Malformed(f"{conflict.state} is not among the request's {conflict.kind}s")
-        if conflict.consumed_by == sha256(request.transaction_id).hexdigest():
+        if conflict.consumed_by == itself:
             raise Malformed(f"{conflict.state} is consumed by the rejected transaction itself")
 
 

@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -261,6 +262,21 @@ async def test_unread_answers_count_with_tls_too(tmp_path: Path) -> None:
 
         assert await asyncio.to_thread(rest) > len(LARGE) - (1 << 16)
     await server.stop(1)
+
+
+async def test_unread_answers_are_freed_when_their_client_is_gone() -> None:
+    """Else a client without a key could fill the memory: it asks for large answers, reads none, and resets the connection."""
+    async with served(Scripted()) as server:
+        async with connected_to(server, "127.0.0.1") as client:
+            await asyncio.get_running_loop().sock_sendall(client, GET.replace(b"/now", b"/large"))
+            await turns()
+            [connection] = server.connections
+            assert connection.unread_bytes > len(LARGE) // 2
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+        async with asyncio.timeout(30):
+            while server.connections:  # noqa: ASYNC110 - polled from outside
+                await asyncio.sleep(0.005)
+        assert connection.unread_bytes == 0
 
 
 async def test_clients_that_do_not_answer_the_end_of_tls_give_place(tmp_path: Path) -> None:
