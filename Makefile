@@ -217,7 +217,7 @@ lock: $(VENV)/bin/python  ## pin the dependencies again, with hashes
 	$(COMPILE) -o requirements/runtime.txt pyproject.toml
 	$(COMPILE) --extra dev --allow-unsafe -c requirements/runtime.txt -c requirements/build.txt -o requirements/dev.txt pyproject.toml
 	$(COMPILE) -o requirements/java.txt requirements/java.in
-	$(COMPILE) --extra traces --extra s3 --extra parquet -c requirements/dev.txt -o requirements/worker.txt pyproject.toml
+	$(COMPILE) --extra fast --extra traces --extra s3 --extra parquet -c requirements/dev.txt -o requirements/worker.txt pyproject.toml
 	$(COMPILE) --extra spark --extra java -c requirements/dev.txt -c requirements/java.txt -o requirements/spark.txt pyproject.toml
 	$(COMPILE) --allow-unsafe -o requirements/build.txt requirements/build.in
 

@@ -42,7 +42,8 @@ from joiner import AdmittedSubmission
 from joiner.rate import WAIT_S_MAX, Pace
 from notary.bodies import Body, Lanes
 from notary.duty_cycle import DutyCycle
-from notary.parties import Parties, Verify
+from notary.parties import Parties
+from notary.party_keys import Verify
 from notary.quota import Quota, QuotaExceeded
 from notary.tickets import Tickets
 from ordering.errors import Malformed, NotaryError, NotReady, Overloaded

@@ -10,21 +10,16 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
-from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from nacl.bindings import crypto_sign_BYTES as ED25519_SIGNATURE_BYTES
-from nacl.bindings import crypto_sign_open
-from nacl.exceptions import BadSignatureError
 
 from notary.access import why_unreadable
+from notary.party_keys import ED25519_LIBRARY, PartyKey, Verify, load_public_key, verifier
 from ordering.durable import LOCK_S, locked_directory, replace_file
 from ordering.errors import ConfigurationError
 from payload import PARTY_BYTES_MAX
@@ -32,59 +27,11 @@ from payload import PARTY_BYTES_MAX
 logger = logging.getLogger("notary.parties")
 
 CHECK_S = 2.0
-LOADED_AT_ONCE = 50
+LOADED_AT_ONCE = 25
 """The number of parties that are loaded in one turn of the event loop: 3 to 4 ms of work."""
 WEIGHT_MAX: Final = 100
 REQUESTS_PER_S_MAX: Final = 1_000_000
 _RANGES: Final = {"weight": (1, WEIGHT_MAX), "requests_per_s": (0, REQUESTS_PER_S_MAX)}
-
-PartyKey: TypeAlias = Ed25519PublicKey | ec.EllipticCurvePublicKey
-Verify: TypeAlias = Callable[[bytes, bytes], bool]
-"""(signature, message) -> True if the signature is good."""
-
-
-def load_public_key(pem: bytes, source: str) -> PartyKey:
-    """Returns the Ed25519 or P-256 key of a PEM public key or certificate. Raises `ConfigurationError`, which names `source`."""
-    try:
-        certificate = b"BEGIN CERTIFICATE" in pem
-        key: object = x509.load_pem_x509_certificate(pem).public_key() if certificate else serialization.load_pem_public_key(pem)
-    except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion) as problem:
-        if b"PRIVATE KEY" in pem:
-            raise ConfigurationError(
-                f"{source} is a private key, which only the party may have: register the output of `openssl pkey -in FILE -pubout`"
-            ) from None
-        raise ConfigurationError(f"{source} is no PEM public key or certificate: {problem}") from None
-    if isinstance(key, Ed25519PublicKey) or (isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)):
-        return key
-    raise ConfigurationError(f"{source} holds a key of another kind: a party signs with Ed25519 or ECDSA P-256")
-
-
-def verifier(key: PartyKey) -> Verify:
-    """Returns the signature check for a key of its kind. It releases the GIL while it computes."""
-    if isinstance(key, Ed25519PublicKey):
-        raw = key.public_bytes_raw()
-
-        # libsodium takes half of OpenSSL's time for it (docs/performance.md), and also rejects keys and points of small order.
-        def verify_ed25519(signature: bytes, message: bytes) -> bool:
-            if len(signature) != ED25519_SIGNATURE_BYTES:
-                return False
-            try:
-                crypto_sign_open(signature + message, raw)
-            except BadSignatureError:
-                return False
-            return True
-
-        return verify_ed25519
-    algorithm = ec.ECDSA(hashes.SHA256())
-
-    def verify_p256(signature: bytes, message: bytes) -> bool:
-        try:
-            key.verify(signature, message, algorithm)
-        except InvalidSignature:
-            return False
-        return True
-
-    return verify_p256
 
 
 class RegisteredParty(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -101,7 +48,7 @@ class Party(msgspec.Struct, frozen=True):
     """A registered party."""
 
     verify: Verify
-    """The check of its signatures; a P-256 signature is DER."""
+    """The check of its signatures."""
     is_ed25519: bool
     weight: int
     requests_per_s: int | None
@@ -187,7 +134,7 @@ class Parties:
                 yield  # loading thousands of keys at once would block the event loop
         self._parties, self._keys = loaded, frozenset(keys)
         self._seen = seen
-        logger.info("parties read file=%s parties=%d", self._file, len(self._parties))
+        logger.info("parties read file=%s parties=%d ed25519=%s", self._file, len(self._parties), ED25519_LIBRARY)
 
 
 def read(file: Path) -> dict[str, RegisteredParty]:

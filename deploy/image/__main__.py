@@ -19,7 +19,7 @@ from ordering.durable import locked_file, move_into_place
 DONE, COULD_NOT = 0, 2
 ROOT: Final = Path(__file__).parents[2]
 CONTAINERFILE: Final = Path(__file__).parent / "Containerfile"
-EXTRAS: Final = {"notary": "[traces,s3,parquet]", "notary-spark": "[spark,java]"}
+EXTRAS: Final = {"notary": "[fast,traces,s3,parquet]", "notary-spark": "[spark,java]"}
 """The images, as the manifests name them, and the extras of pyproject.toml that each has."""
 BUILDERS: Final = ("buildah", "podman", "docker")
 DEBIAN: Final = "bookworm"

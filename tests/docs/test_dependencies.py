@@ -21,7 +21,7 @@ EXTRAS = {
     "ordering": (),
     "payload": (),
     "joiner": (),
-    "notary": ("traces", "s3", "parquet"),
+    "notary": ("fast", "traces", "s3", "parquet"),
     "spark_join": ("spark",),
     "deploy": ("dev",),
     "loadtest": ("dev",),

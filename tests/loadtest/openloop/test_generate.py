@@ -13,7 +13,7 @@ from loadtest.openloop.plan import Distribution, Mix
 from loadtest.openloop.process import Pool, read_next, write
 from loadtest.rig.generate import party_key
 from loadtest.rig.signing import NOTARY, PARTY
-from notary.parties import verifier
+from notary.party_keys import verifier
 from payload import decode_submission, signed_message
 from tests.clients.party import Party
 from tests.loadtest.openloop.honest import BUSY, asked

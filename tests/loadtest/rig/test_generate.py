@@ -9,7 +9,7 @@ import pytest
 
 from loadtest.rig.generate import Ahead, party_key, party_key_pem, payload_values, steps, submissions
 from loadtest.rig.signing import NOTARY, PARTY
-from notary.parties import load_public_key, verifier
+from notary.party_keys import load_public_key, verifier
 from payload import decode_requests, decode_submission, signed_message
 
 
