@@ -11,7 +11,7 @@ import select
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from errno import EEXIST, EMLINK, ENOSYS, EOPNOTSUPP, EPERM
+from errno import EEXIST, EMFILE, EMLINK, ENFILE, ENOSYS, EOPNOTSUPP, EPERM
 from glob import escape
 from pathlib import Path
 from stat import S_IMODE
@@ -22,6 +22,8 @@ from ordering.clock import clock_ms
 
 _NO_LINKS: Final = (EPERM, EOPNOTSUPP, ENOSYS, EMLINK)
 """The errors of `link` on a file system without hard links."""
+TOO_MANY_FILES: Final = (EMFILE, ENFILE)
+"""The errors of a process, or a machine, that has as many open files as it may have: they say nothing about the file."""
 LOCK_S: Final = 5.0
 """The time to wait for a lock that other processes hold for milliseconds."""
 _LOCK_TRY_S: Final = 0.01

@@ -410,7 +410,10 @@ class KafkaWriter:
             assert at > first, "a batch may have one record of any size"
             metadata = await self._deliver(partition, partial(self._producer.send_batch, batch, topic.topic, partition=topic.partition))
             if metadata.offset != offset:
-                self._break(f"{describe(partition)} has a record of another process at offset {offset}")
+                self._break(
+                    f"{describe(partition)} acknowledged a copy at offset {metadata.offset}, expected {offset}: another process appended a"
+                    " record, or an append was repeated"
+                )
                 self._check()
             offset += at - first
         return offset

@@ -18,12 +18,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from notary.archive.segment import BATCH_RECORDS, RECORD, UNLISTED, other_columns
+from ordering.durable import TOO_MANY_FILES
 from ordering.errors import ConfigurationError
 from ordering.local_reader import POLL_BYTES_MAX, POLL_RECORDS_MAX, check_partitions, size
 from ordering.log import ORDERING, Leader, LogOffsets, Record, Writer
 
 ARCHIVE_VERSION: Final = 2
 _REMEDY: Final = "Take the file from another copy of the archive"
+_MORE_FILES: Final = "Raise the limit of open files (`ulimit -n`, `LimitNOFILE=`): a reader has one of each partition open"
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
@@ -183,7 +185,8 @@ class ArchivedLog:
                         last, count = offset, count + 1
                     yield [Record(file.number, *row) for row in rows]
         except OSError as problem:
-            raise ConfigurationError(f"{source} cannot be read: {problem.strerror or problem}. {_REMEDY}") from None
+            remedy = _MORE_FILES if problem.errno in TOO_MANY_FILES else _REMEDY
+            raise ConfigurationError(f"{source} cannot be read: {problem.strerror or problem}. {remedy}") from None
         except (ValueError, TypeError, pa.ArrowException) as problem:
             raise ConfigurationError(f"{source} is damaged after offset {last}: {problem}. {_REMEDY}") from None
         if count != file.records:

@@ -165,7 +165,7 @@ def in_order(segments: Sequence[FoundSegment], reached: Mapping[int, int]) -> li
     ends = dict(reached)
     waiting = sorted(
         [segment for segment in segments if any(part.offset_end > reached.get(part.partition, 0) for part in segment.parts)],
-        key=lambda segment: segment.name,
+        key=lambda segment: (segment.sealed_at_ms, segment.name),  # nearly in order, unless clocks differ: most fit at the first try
     )
     ordered: list[FoundSegment] = []
     while waiting:
@@ -255,14 +255,14 @@ class _Added:
             if part.offset_end > self._firsts.get(partition, 0):  # else `compare_lasts` has compared it
                 known.compare(records, part.offset_first, min(end, part.offset_end), partition, segment.name, "an earlier segment")
             if part.offset_end > end:
-                if partition == ORDERING:
-                    self._check_signer(segment, part.offset_end)
                 new, has_new = [record for record in records if record.offset >= end], True
+                if partition == ORDERING:
+                    for record in new:  # the segment itself may have the record that replaced its key
+                        self._rotations.read(record)
+                    self._check_signer(segment, part.offset_end)
                 known.add(new, f"the segment {segment.name}")
                 self._write(partition, new)
                 self.reached[partition] = part.offset_end
-                for record in new if partition == ORDERING else ():
-                    self._rotations.read(record)
             known.part_is_done()
         self.segments += has_new
 

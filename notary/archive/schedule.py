@@ -63,9 +63,12 @@ class ArchiveSchedule:
             try:
                 await self._command(await self._started())
             except (OSError, ValueError, TimeoutError) as problem:
-                self.failures += 1
-                logger.warning("the archive does not go on, trying again: %s", problem)
+                self._failed(problem)
             await asyncio.sleep(self.every_s)
+
+    def _failed(self, problem: object) -> None:
+        self.failures += 1
+        logger.warning("the archive does not go on, trying again: %s", problem)
 
     async def _started(self) -> Process:
         flags = ("--config", self._config.file, "--name", self._config.worker.name)
@@ -73,7 +76,7 @@ class ArchiveSchedule:
         return await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
 
     async def _command(self, process: Process) -> None:
-        """Send commands to `process` until it ends or reports a problem. Raises `ValueError` with the reason."""
+        """Send commands to `process` until it ends, or reports a problem after which it does not go on. Raises `ValueError` with it."""
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -95,9 +98,11 @@ class ArchiveSchedule:
                 self.segments += answer.segments
                 if answer.skipped:  # the process has no log of its own
                     logger.warning("the sealing process skipped manifests: %s", answer.skipped)
-                if answer.problem:
+                if answer.problem and not answer.goes_on:
                     raise ValueError(answer.problem)
-                if not answer.skipped_turn:
+                if answer.problem:
+                    self._failed(answer.problem)
+                elif not answer.skipped_turn:
                     self._all_sealed_s = sent_s
         finally:
             with contextlib.suppress(ProcessLookupError):

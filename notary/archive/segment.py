@@ -4,6 +4,7 @@ The only module of this package that needs pyarrow (`kafka-notary[parquet]`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Final
 
@@ -26,6 +27,10 @@ RECORD: Final = pa.schema([("offset", pa.int64()), ("append_time_ms", pa.int64()
 """The columns of an archive's files (docs/spark.md)."""
 BATCH_RECORDS: Final = 64
 """Records decoded from a row group at a time; a record may be several megabytes long."""
+READERS: Final = 8
+"""The manifests that are read at a time: each takes some round trips to a bucket, and a busy day has 17,000."""
+PIECE: Final = 64
+"""The manifests after which their segments are passed on: more are not in memory."""
 UNLISTED: Final = "aside"
 """An archive's folder for files with records that no range has (docs/spark.md)."""
 _SCHEMA: Final = RECORD.insert(0, pa.field("partition", pa.int32()))
@@ -92,21 +97,31 @@ def find(
     """Yields the segments of a store that are not `known`, by their names.
 
     `trusted` has the keys in the order in which they came into force. Raises `NotVerified` for a manifest that none of them signed, or that
-    does not decode. With `skip` it passes the name and the problem to it instead, and goes on with the next one.
+    does not decode; with `skip` it passes the name and the problem to it instead, and goes on with the next one. `ConfigurationError`: the
+    store lists a manifest and does not return it.
     """
-    for name in sorted(store.sizes(MANIFESTS)):
-        if name in known:
-            continue
+
+    def read(name: str) -> FoundSegment | NotVerified | None:
         try:
-            segment = _verified(name, _manifest(store, name), trusted, notary)
+            return _verified(name, _manifest(store, name), trusted, notary)
         except FileNotFoundError:
-            continue  # pruned meanwhile
+            return None  # pruned meanwhile
+        except OSError as problem:
+            raise ConfigurationError(f"the manifest {name} cannot be read: {problem.strerror or problem}") from None
         except NotVerified as problem:
-            if skip is None:
-                raise
-            skip(name, problem)
-            continue
-        yield segment
+            return problem
+
+    names = sorted(store.sizes(MANIFESTS).keys() - known)
+    with ThreadPoolExecutor(READERS) as readers:
+        for at in range(0, len(names), PIECE):  # a caller may stop early, and nothing reads far ahead then
+            piece = names[at : at + PIECE]
+            for name, found in zip(piece, readers.map(read, piece), strict=True):
+                if isinstance(found, NotVerified):
+                    if skip is None:
+                        raise found
+                    skip(name, found)
+                elif found is not None:
+                    yield found
 
 
 def _verified(name: str, note: str, trusted: Sequence[VerifierKey], notary: str) -> FoundSegment:

@@ -32,5 +32,7 @@ class Sealed(msgspec.Struct, frozen=True):
     skipped_turn: bool = False
     """True if nothing was sealed, since another worker is the writer."""
     problem: str = ""
+    goes_on: bool = False
+    """True if the process takes further commands after this problem: it has read the manifests, which may take minutes."""
     skipped: str = ""
     """A sentence about manifests in the store that were skipped for the first time."""

@@ -12,11 +12,14 @@ only ordering records that it has applied.
 
 import asyncio
 import tempfile
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from hashlib import file_digest
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from joiner.history import fingerprint_of
 from joiner.recheck import Sought, find_again
@@ -39,6 +42,9 @@ STALL_S_MAX: Final = 30.0
 COMMANDS_PER_CHECK: Final = 12
 """The active writer checks the store at its first command and every 12th, each minute by default. A listing grows with the store, and only
 a worker that was paused past its turn may have sealed since."""
+LOOK_S_MAX: Final = 60.0
+"""The time for which one command reads manifests. A bucket may have more than can be read before a command's deadline, after which the
+worker ends this process, and the next one would begin anew."""
 OVERLAPS_MAX: Final = 8
 """The places of each topic-partition that a new process compares where segments overlap, the last ones first. A log loses its end, so two
 histories differ there; each takeover may leave one such place, and the log is read again for each."""
@@ -68,6 +74,8 @@ class SegmentStream:
         self._keyring, self._trusted, self._store, self._clock_ms = keyring, trusted, store, clock_ms
         self._known: set[str] = set()
         self._skipped: set[str] = set()
+        self._found: dict[str, Segment] = {}  # read in the present check, which may take several commands
+        self._not_opened: dict[str, NotVerified] = {}
         self._commands_until_check = 0
         self._ends: dict[int, int] = {}
         self._lasts: dict[int, tuple[int, str]] = {}
@@ -111,15 +119,23 @@ class SegmentStream:
             reader, self._reader = self._reader, None
             await reader.close()
 
+    def _look(self) -> None:
+        """Read the new manifests of the store. Raises `NotReady` if `LOOK_S_MAX` ended before all were read: the next call reads on."""
+        ends_s = time.monotonic() + LOOK_S_MAX
+        known = frozenset({*self._known, *self._found, *self._not_opened})
+        for segment in find(self._store, self._trusted(), self._notary, known, self._not_opened.__setitem__):
+            self._found[segment.name] = segment
+            if time.monotonic() >= ends_s:
+                raise NotReady(f"{len(self._found)} manifests of the store were read, and it may have more: the next command reads on")
+
     async def _check(self) -> tuple[int, str]:
         """Read the new manifests of the store. Returns the time of the latest by another worker, ms, 0 without one; and the skipped ones.
 
         Raises `ConfigurationError` if segments have other records than the log, or than each other, at offsets that this process has
         passed. After an error the same segments are compared again.
         """
-        skipped: dict[str, NotVerified] = {}
-        given = self._store, self._trusted(), self._notary, frozenset(self._known), skipped.__setitem__
-        found = await asyncio.to_thread(lambda: list(find(*given)))
+        await asyncio.to_thread(self._look)
+        found = [self._found[name] for name in sorted(self._found)]
         for segment in found:
             check_is_of(segment, self._identity)
         if self._known:
@@ -138,6 +154,7 @@ class SegmentStream:
         if self._ends != before:
             await self.close()  # the next reader begins where the other workers' segments end
         newest_ms = max([segment.sealed_at_ms for segment in found if segment.worker != self._worker], default=0)
+        skipped, self._found, self._not_opened = self._not_opened, {}, {}
         return newest_ms, self._first_skipped(skipped)
 
     def _passed(self, found: Sequence[Segment]) -> dict[int, set[tuple[int, bytes]]]:
@@ -239,6 +256,8 @@ class SegmentStream:
                     file_bytes=file.stat().st_size,
                     sha256=digest,
                 )
+                while segment.name in self._known:  # the clock was set back: a manifest is never replaced
+                    segment = msgspec.structs.replace(segment, sealed_at_ms=segment.sealed_at_ms + 1)
                 self._store.put(file, FILES, digest)
                 note.write_text(sign(segment, self._origin, private_key), encoding="utf-8")
                 # A crash before this line leaves a file that no manifest names; after it the segment.

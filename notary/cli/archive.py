@@ -23,7 +23,7 @@ from notary.open_log import identify, open_log
 from notary.snapshots.store import PRUNE_MARGIN_S, store_of
 from ordering.clock import clock_ms
 from ordering.durable import make_directory
-from ordering.errors import ConfigurationError, NotaryError
+from ordering.errors import ConfigurationError, NotaryError, NotReady
 from ordering.genesis import read_genesis
 
 if TYPE_CHECKING:
@@ -71,7 +71,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _stream(config: Config) -> int:
-    """Seal segments until standard input ends or a command fails. The answer to that command has the problem."""
+    """Seal segments until standard input ends or a command fails. The answer to that command has the problem.
+
+    A command for which log or store are not ready is not the last one.
+    """
     try:
         check_pyarrow("reads and writes segments")
         from notary.archive.stream import SegmentStream  # imported late: the line before checks that pyarrow is installed
@@ -85,7 +88,11 @@ async def _stream(config: Config) -> int:
             names = notary, config.origin, config.worker.name
             stream = SegmentStream(log, identity, *names, keyring, lambda: _trusted(config), store, clock_ms)
             while line := await asyncio.to_thread(sys.stdin.readline):
-                print(msgspec.json.encode(await stream.seal(msgspec.json.decode(line, type=SealCommand))).decode(), flush=True)
+                try:
+                    sealed = await stream.seal(msgspec.json.decode(line, type=SealCommand))
+                except NotReady as problem:
+                    sealed = Sealed(problem=str(problem), goes_on=True)
+                print(msgspec.json.encode(sealed).decode(), flush=True)
             await stream.close()
         finally:
             await log.close()

@@ -21,8 +21,8 @@ from notary.receipts.note import VerifierKey
 from notary.snapshots.make import TRANSFERS, Counter, Progress, empty, hashed, history_of
 from notary.snapshots.manifest import MANIFEST_BYTES_MAX, Manifest, SnapshotFile, open_manifest
 from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore
-from ordering.durable import locked_directory, make_directory, move_into_place, sync, sync_directory
-from ordering.errors import ConfigurationError, Fatal
+from ordering.durable import TOO_MANY_FILES, locked_directory, make_directory, move_into_place, sync, sync_directory
+from ordering.errors import ConfigurationError, Fatal, FatalCode
 
 
 class FoundSnapshot(msgspec.Struct, frozen=True):
@@ -142,7 +142,8 @@ def _check_can_be_replaced(index: Path, by: Path) -> None:
         mode = index.stat().st_mode & 0o7777
         by.mkdir()
         by.replace(index)  # in one step: behind a link to nothing a worker could not make its index
-        index.chmod(mode)
+        for each in (index, by.parent):  # the folder above `by` becomes the index
+            each.chmod(mode)
     except FileNotFoundError:
         pass
     except OSError as problem:
@@ -174,13 +175,15 @@ def _copy(store: SnapshotStore, manifest: Manifest, stage: Path, progress: Progr
 def _chunks(store: SnapshotStore, manifest: Manifest, file: SnapshotFile) -> Iterator[bytes]:
     """Yields the content of a file. Raises `NotVerified` if the store has it and cannot read it: an older snapshot may do without it.
 
-    An error of this machine's own disk is no error of the store, and is not raised here.
+    An error of this machine's own disk, or a lack of open files, is no error of the store, and is not raised as one.
     """
     try:
         yield from store.chunks(FILES, file.sha256)
     except FileNotFoundError:
         raise
     except OSError as problem:
+        if problem.errno in TOO_MANY_FILES:
+            raise
         unreadable = DamagedFile(file, 0, "", problem.strerror or str(problem))
         raise NotVerified("malformed-snapshot", f"{manifest.name}: {unreadable}") from None
 
@@ -203,7 +206,8 @@ def restore_newest(
 ) -> Manifest | None:
     """Restore the newest snapshot that verifies and, unless `log` is empty, is of that log. Returns its manifest; None if there is none.
 
-    `report` receives the reason for each snapshot that is not used. Raises the errors of `restore`, except `NotVerified`.
+    `report` receives the reason for each snapshot that is not used. Raises the errors of `restore`, except `NotVerified`; and `OSError` or
+    `Fatal` if this machine lacks space or open files, since no other snapshot helps then.
     """
     for each in found:
         problem, manifest = each.problem, each.manifest
@@ -213,6 +217,8 @@ def restore_newest(
             try:
                 restore(store, manifest, index, progress)
             except (NotVerified, Fatal) as bad:
+                if isinstance(bad, Fatal) and bad.code == FatalCode.OPEN_FILES:
+                    raise
                 problem = str(bad)
             else:
                 return manifest

@@ -14,6 +14,7 @@ from notary.archive.archived import ArchivedLog
 from notary.archive.segment import BATCH_RECORDS, RECORD
 from ordering.errors import ConfigurationError
 from ordering.log import ORDERING
+from tests.open_files import errors_with_few_open_files
 
 COLUMNS: dict[str, tuple[pa.DataType, Any]] = {
     "offset": (pa.int64(), 0),
@@ -69,6 +70,14 @@ def test_the_hashed_file_is_the_file_that_is_read(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr("notary.archive.archived.file_digest", then_replaced)
     assert [record.value for some in log.records(ORDERING, 0) for record in some] == [b"true"]
+
+
+def test_too_few_open_files_are_no_damage(tmp_path: Path) -> None:
+    """A reader has one file of each partition open: the remedy is the limit, and not another copy of a sound archive."""
+    log = archive(tmp_path, COLUMNS)
+    problems = errors_with_few_open_files(lambda: list(log.records(ORDERING, 0)), ConfigurationError)
+    assert problems
+    assert [problem for problem in problems if "Raise the limit of open files" not in str(problem) or "copy" in str(problem)] == []
 
 
 async def test_a_poll_does_not_wait_at_earlier_records(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Segments of a log in memory become the ranges of an archive; those that do not fit are refused."""
 
+import contextlib
 import os
 import resource
 import shutil
@@ -166,13 +167,26 @@ async def test_a_backlog_is_sealed_in_pieces(tmp_path: Path, monkeypatch: pytest
     assert made.fetch().records == 59
 
 
+async def test_a_clock_that_was_set_back_replaces_no_segment(made: Streamed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only their times tell the names of segments with contents alone apart: two of one millisecond, also of two processes, both stay."""
+    monkeypatch.setattr(made, "now_ms", lambda: 1_000)
+    for value in (b"p1", b"p2"):
+        stream = made.process()
+        for more in (b"", b" again"):
+            await made.append((0, value + more))
+            assert (await stream.seal(made.command(0))).segments == 1
+    assert (await stream.seal(made.command(2))).records == 2
+    assert len(made.found()) == 5
+    assert made.fetch().records == 8
+
+
 def test_a_segment_comes_behind_those_that_it_goes_on_from() -> None:
     """Its parts are those of the topic-partitions with new records: the sums of their offsets say nothing about the order."""
 
     def segment(name: str, **parts: tuple[int, int]) -> Any:
         partitions = {"order": ORDERING, "first": 0, "second": 1}
         found = [SimpleNamespace(partition=partitions[of], offset_first=first, offset_end=end) for of, (first, end) in parts.items()]
-        return SimpleNamespace(name=name, parts=found)
+        return SimpleNamespace(name=name, sealed_at_ms=0, parts=found)
 
     large = segment("b", order=(0, 5), first=(0, 40))
     behind = segment("a", order=(5, 6))
@@ -181,6 +195,32 @@ def test_a_segment_comes_behind_those_that_it_goes_on_from() -> None:
     assert in_order([behind, again, large], {}) == [large, behind, again], "its records are compared"
     assert in_order([torn, behind, large], {}) == [large, behind, torn], "the gap is reported behind all that fits"
     assert in_order([behind, large], {ORDERING: 6, 0: 40}) == []
+
+
+def test_an_order_of_many_segments_is_found_at_once() -> None:
+    """Segments with contents alone have names before all others, and fit in between: none is examined again for each of the others."""
+    looks = 0
+
+    class Parts(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            nonlocal looks
+            looks += 1
+            return super().__iter__()
+
+    def segment(number: int) -> Any:
+        first, parts = number if number % 3 else 0, Parts([SimpleNamespace(partition=0, offset_first=number, offset_end=number + 1)])
+        if first:
+            parts.append(SimpleNamespace(partition=ORDERING, offset_first=number, offset_end=number + 1))
+        return SimpleNamespace(name=f"{first:016d}-{number:014d}-w1.note", sealed_at_ms=number, parts=parts)
+
+    def counted(count: int) -> int:
+        nonlocal looks
+        looks = 0
+        segments = [segment(number) for number in range(count)]
+        assert in_order(segments, {ORDERING: count}) == segments
+        return looks
+
+    assert counted(400) < 5 * counted(100)
 
 
 async def test_two_runs_that_overlap_add_one_range(made: Streamed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,8 +397,12 @@ async def test_a_former_key_replaces_no_records(made: Streamed, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("archived", [False, True])
-async def test_a_former_key_signs_nothing_after_its_end(tmp_path: Path, archived: bool) -> None:
-    """A segment that a former key signed is refused if its ordering records go beyond the `key` record that replaced this key."""
+@pytest.mark.parametrize("covers_it", [False, True])
+async def test_a_former_key_signs_nothing_after_its_end(tmp_path: Path, archived: bool, covers_it: bool) -> None:
+    """A segment that a former key signed is refused if its ordering records go beyond the `key` record that replaced this key.
+
+    It may have that record too, and an early time, so that it comes before the true segments.
+    """
     former, owner = Ed25519PrivateKey.generate(), SigningKey(bytes(32))
     made = Streamed(tmp_path, key=former)
     genesis = sign_record(Genesis(b"salt" * 4, 2, made.public_key, owner.public_key, NAME, ORIGIN), NO_LOG_ID, owner)
@@ -374,7 +418,9 @@ async def test_a_former_key_signs_nothing_after_its_end(tmp_path: Path, archived
         assert made.fetch(list(find(made.store, keys, NAME))).records == 3
     await made.append((ORDERING, b"forged"))
     made.use(former)
-    await made.process("thief", keys).seal(made.command(4))
+    made.clock_ms = 0
+    with made.hidden() if covers_it else contextlib.nullcontext():
+        await made.process("thief", keys).seal(made.command(4))
     made.use(present)
     with pytest.raises(ConfigurationError, match=r"-thief\.note has ordering records up to offset 4, and ordering record 2 replaced"):
         made.fetch(list(find(made.store, keys, NAME)))
@@ -490,6 +536,32 @@ async def test_the_writer_rarely_lists_the_store(made: Streamed, monkeypatch: py
     for _ in range(3):
         await stream.seal(made.command(1, look=True))
     assert len(listed) == 5
+
+
+async def test_no_command_reads_manifests_for_ever(made: Streamed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket may have more manifests than a process can read before its worker ends it: each command reads on behind the last one.
+
+    Those that do not open are read once too, and reported when all are read.
+    """
+    await made.append((0, b"p1"), (1, b"q1"), (ORDERING, b"o2"))
+    stream = made.process("w1")
+    for head in (0, 1, 2):
+        assert (await stream.seal(made.command(head))).segments == 1
+    for name in ("a", "z"):
+        (made.folder / "segments" / MANIFESTS / f"{name}.note").write_bytes(b"")
+    read: list[str] = []
+    chunks = made.store.chunks
+    monkeypatch.setattr(made.store, "chunks", lambda folder, name: read.append(name) or chunks(folder, name))
+    monkeypatch.setattr("notary.archive.stream.LOOK_S_MAX", 0.0)
+    monkeypatch.setattr("notary.archive.segment.PIECE", 1)
+    process = made.process("w2")
+    for count in (1, 2, 3):
+        with pytest.raises(NotReady, match=f"{count} manifests of the store were read"):
+            await process.seal(made.command(3))
+    sealed = await process.seal(made.command(3))
+    assert (sealed.segments, sealed.records) == (1, 1)
+    assert sealed.skipped.startswith("2 files among")
+    assert len(read) == len(set(read)) == 5
 
 
 async def test_foreign_files_do_not_stop_the_writer(made: Streamed, tmp_path: Path) -> None:

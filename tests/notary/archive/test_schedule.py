@@ -71,6 +71,19 @@ async def test_skipped_manifests_are_logged(monkeypatch: pytest.MonkeyPatch, cap
     assert msgspec.json.decode(written[0], type=SealCommand) == SealCommand(1, b"k".hex(), payload_partitions=3)
 
 
+async def test_a_failure_that_passes_needs_no_new_process(caplog: pytest.LogCaptureFixture) -> None:
+    """It is counted and logged, and the next command is for the same process, which has read the manifests."""
+    made = schedule(Incarnations(), None, 0)
+    made.every_s = 0
+    joiner: Any = made._driver.joiner
+    joiner.log_state, joiner.offset_head = SimpleNamespace(key=b"k", payload_partitions=3), 1
+    written: list[bytes] = []
+    with caplog.at_level(logging.WARNING, "notary.archive"), pytest.raises(ValueError, match="the end"):
+        await made._command(process_of(written.append, Sealed(problem="no leader", goes_on=True), Sealed(1), Sealed(problem="the end")))
+    assert caplog.messages == ["the archive does not go on, trying again: no leader"]
+    assert (made.failures, made.segments, len(written)) == (1, 1, 3)
+
+
 async def test_a_later_worker_waits_for_longer_and_leaves_it_to_the_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second worker sends a command at five times the interval, for which a segment of the last two intervals is another's turn."""
     incarnations, slept, written, now_s = Incarnations(), list[float](), list[bytes](), 0.0

@@ -1,5 +1,7 @@
 """The manifests of a store, which is not trusted."""
 
+import errno
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from notary.archive.segment import find
 from notary.receipts import VerifierKey, sign_note
 from notary.receipts.errors import NotVerified
 from notary.snapshots.store import MANIFESTS
+from ordering.errors import ConfigurationError
 from tests.notary.archive.streamed import FIRST, NAME, ORIGIN, Streamed
 
 
@@ -32,6 +35,38 @@ def test_a_manifest_of_a_false_size_is_not_read_further() -> None:
     with pytest.raises(NotVerified, match=r"the manifest x\.note has more than"):
         list(find(store, [], NAME))
     assert sent == 2
+
+
+async def test_manifests_are_read_beside_each_other(tmp_path: Path) -> None:
+    """Each takes some round trips to a bucket, and a day has 17,000 of them: `find` waits for several at a time."""
+    made = Streamed(tmp_path)
+    await made.append(*FIRST)
+    stream = made.process()
+    for head in (1, 2):
+        await stream.seal(made.command(head))
+    both, chunks = threading.Barrier(2, timeout=30), made.store.chunks
+
+    def slow(folder: str, name: str) -> Iterator[bytes]:
+        both.wait()
+        yield from chunks(folder, name)
+
+    made.store.chunks = slow  # type: ignore[method-assign]
+    assert [segment.parts[0].offset_first for segment in made.found()] == [0, 1]
+
+
+async def test_an_unreadable_manifest_is_named(tmp_path: Path) -> None:
+    """Its own rights close it, or a bucket's storage class: the library's error names neither the file nor its task."""
+    made = Streamed(tmp_path)
+    await made.append(*FIRST)
+    await made.process().seal(made.command(2))
+    (segment,) = made.found()
+
+    def closed(folder: str, name: str) -> Iterator[bytes]:
+        raise PermissionError(errno.EACCES, "The operation is not valid for the object's storage class")
+
+    made.store.chunks = closed  # type: ignore[method-assign]
+    with pytest.raises(ConfigurationError, match=f"the manifest {segment.name} cannot be read: The operation is not valid"):
+        await made.process().seal(made.command(2))
 
 
 async def test_a_second_signature_by_a_former_key_changes_nothing(tmp_path: Path) -> None:

@@ -3,16 +3,21 @@
 import asyncio
 import json
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from deploy.local import Cluster
 from notary import cli
 from notary.archive.archived import ArchivedLog
+from notary.archive.settings import SealCommand, Sealed
 from notary.config import load
+from notary.keys import verifier_keys
 from tests.kafka.reading_back import read_log_records, records_of
 from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank, spend
@@ -92,3 +97,19 @@ def test_segments_are_the_log(
     lasts = [each.read_text() for each in (tmp_path / "segments" / "manifests").iterdir()]  # the next process continues behind them
     assert 1 <= len(lasts) <= len([records for records in held.values() if records])
     assert all(any(file.name in last for last in lasts) for file in (tmp_path / "segments" / "files").iterdir())
+
+
+def test_a_process_goes_on_when_the_brokers_are_back(kafka_cluster: Cluster, kafka_prefix: str, tmp_path: Path) -> None:
+    """After a command that the log could not serve, the same process takes the next one: a new one would read all manifests again."""
+    directory = NotaryDirectory.create(tmp_path / "notary", options=["--kafka", kafka_cluster.bootstrap, "--topic-prefix", kafka_prefix])
+    config = load(directory.config)
+    key = verifier_keys(config.path(config.key_history_file), config.origin)[0][0].public_key.hex()
+    commands = [msgspec.json.encode(SealCommand(1, key, payload_partitions=count)) for count in (10_000, 1)]
+    flags = ["--config", str(directory.config), "--url", str(tmp_path / "segments")]
+    program = [sys.executable, "-P", "-m", "notary", "archive", "stream", *flags]
+    ended = subprocess.run(program, input=b"\n".join(commands), capture_output=True, timeout=WAIT_S_MAX)
+    answers = [msgspec.json.decode(line, type=Sealed) for line in ended.stdout.splitlines()]
+    assert len(answers) == 2, ended.stderr.decode()
+    assert "10000" in answers[0].problem
+    assert answers == [Sealed(problem=answers[0].problem, goes_on=True), Sealed(segments=1, records=1)]
+    assert ended.returncode == 0

@@ -12,7 +12,9 @@ from fsspec.implementations.local import LocalFileSystem
 
 from notary.snapshots.manifest import Manifest, SnapshotFile
 from notary.snapshots.store import FILES, MANIFESTS, Folder, Remote
-from notary.snapshots.take import damaged_files, prune
+from notary.snapshots.take import FoundSnapshot, damaged_files, prune, restore_newest
+from ordering.errors import ConfigurationError, Fatal
+from tests.open_files import errors_with_few_open_files
 from tests.notary.snapshots.fixture import SnapshotFixture
 
 pytestmark = pytest.mark.seconds
@@ -138,9 +140,10 @@ def linked(fixture: SnapshotFixture, tmp_path: Path) -> SnapshotFixture:
 
 
 def test_a_linked_folder_is_restored(linked: SnapshotFixture, tmp_path: Path) -> None:
-    """If the index's folder is a link to an empty folder, the index is restored there."""
+    """If the index's folder is a link to an empty folder, the index is restored there, with the mode of that folder."""
     linked.snapshot("restore")
     assert linked.index.is_symlink()
+    assert linked.index.stat().st_mode & 0o777 == 0o750
     assert linked.rows(linked.index) == linked.rows(tmp_path / "before")
 
 
@@ -211,6 +214,22 @@ def test_a_full_disk_is_no_fault_of_the_snapshot(fixture: SnapshotFixture, monke
     shutil.rmtree(fixture.index)
     monkeypatch.setattr("notary.snapshots.take.sync", full)
     assert "No space left" in fixture.snapshot("restore", code=2)["stderr"]
+
+
+def test_too_few_open_files_are_no_fault_of_the_snapshot(fixture: SnapshotFixture) -> None:
+    """Without open files a restore ends: no other snapshot helps, and none is called unsound. Later it succeeds."""
+    fixture.snapshot("create")
+    shutil.rmtree(fixture.index)
+    manifest, reported = _only(fixture), list[str]()
+
+    def restored() -> None:
+        found = iter([FoundSnapshot(manifest.name, manifest)])
+        assert restore_newest(Folder(fixture.store), found, fixture.index, "", lambda *_: None, reported.append), reported
+
+    problems = errors_with_few_open_files(restored, OSError, Fatal, ConfigurationError)
+    assert problems
+    assert reported == []
+    assert [problem for problem in problems if "open files" not in str(problem)] == []
 
 
 def test_an_index_of_a_terabyte_has_a_manifest_that_opens(fixture: SnapshotFixture) -> None:
