@@ -45,7 +45,7 @@ class Buffered(msgspec.Struct, frozen=True, gc=False):
 
 
 BufferedBatch: TypeAlias = tuple[int, int, tuple[Buffered, ...]]
-"""(incarnation, sequence, the records with that key by offset)."""
+"""(incarnation, sequence, the records with that key in the order of their offsets)."""
 
 
 class Buffer:
@@ -99,8 +99,8 @@ class Buffer:
         of_partition = self._partitions.get(partition)
         return () if of_partition is None else of_partition.get((incarnation, sequence), ())
 
-    def empty(self, partition: int, incarnation: int, sequence: int) -> None:
-        """Drop the records with that key: none is the content. The first one stays without its value, so that a restart reads all again."""
+    def drop_values(self, partition: int, incarnation: int, sequence: int) -> None:
+        """Drop the records with that key: none is the content. Keep only the first one's offset, from which a restart reads again."""
         of_partition = self._partitions.get(partition)
         of_key = [] if of_partition is None else of_partition.get((incarnation, sequence), [])
         if not of_key or (len(of_key) == 1 and of_key[0].value is None):
@@ -113,21 +113,21 @@ class Buffer:
 
     def drop_through(self, incarnation: int, sequence: int | None) -> int:
         """Drop the incarnation's records up to `sequence` (all for None) in every partition. Returns the number of batches dropped."""
-        waiting = self._by_incarnation.get(incarnation)
+        heap = self._by_incarnation.get(incarnation)
         dropped = 0
-        while waiting and (sequence is None or waiting[0][0] <= sequence):
-            this, partition = heappop(waiting)
-            records = self._partitions[partition].pop((incarnation, this))
+        while heap and (sequence is None or heap[0][0] <= sequence):
+            lowest, partition = heappop(heap)
+            records = self._partitions[partition].pop((incarnation, lowest))
             for record in records:
                 del self._by_offset[partition][record.offset]
             self._count(incarnation, -len(records), -sum([cost_bytes(record) for record in records]))
             dropped += 1
-        if waiting is not None and not waiting:
+        if heap is not None and not heap:
             del self._by_incarnation[incarnation], self._bytes_by_incarnation[incarnation], self._records_by_incarnation[incarnation]
         return dropped
 
     def records_of(self, partition: int) -> list[Record]:
-        """Returns the buffered records of that partition, in the order of their offsets, without the values that `empty` released."""
+        """Returns the buffered records of that partition, in the order of their offsets, without the values that `drop_values` dropped."""
         return list(self._records(partition, self._by_offset.get(partition, OrderedDict())))
 
     def size_of(self, incarnation: int) -> tuple[int, int]:

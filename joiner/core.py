@@ -36,7 +36,7 @@ from joiner.history import (
     fingerprint,
 )
 from joiner.incarnations import Incarnations, IncarnationState
-from joiner.payloads import Payloads, is_content, is_seal_there
+from joiner.payloads import Payloads, is_content, is_seal_at_head
 from joiner.queued import OrderingQueue, Queued, skipping
 from joiner.ready import (
     Anomaly,
@@ -94,7 +94,7 @@ SENT_AT_AHEAD_MAX_MS = 60_000
 
 NO_OWN: Own = {}
 
-_R2 = "its incarnation is not registered, is over, or has reached this sequence"
+_NOT_COUNTED = "its incarnation is not registered, is over, or has reached this sequence"
 OWNER_NAME = "the owner"
 """The writer of a salvage or trim record, in suspicions."""
 SALVAGE_OPEN = "the owner restores lost decisions, and that salvage has not ended yet"
@@ -181,7 +181,7 @@ class Joiner:
 
         If the log still has these records, it has all records in the queue. Empty for an empty queue.
         """
-        return self._queue.run(self.history.last_run, self._since_effect)
+        return self._queue.last_run(self.history.last_run, self._since_effect)
 
     def is_buffered(self, partition: int) -> bool:
         """Returns True if payload records of that partition wait for their entries."""
@@ -232,9 +232,9 @@ class Joiner:
         for partition, mark in self.marks.items():
             if partition == ORDERING:
                 continue
-            let_go = [self._skipped[1]] if self._skipped is not None and self._skipped[0] == partition else []
+            to_reread = [self._skipped[1]] if self._skipped is not None and self._skipped[0] == partition else []
             offset_next = min(self._read_next.get(partition, 0), mark.offset + 1)
-            kept[partition] = self.payloads.kept(partition, offset_next, let_go)
+            kept[partition] = self.payloads.kept(partition, offset_next, to_reread)
         self._read_next = self._offsets_next()
         for partition, of_partition in kept.items():
             self._read_next[partition] = min(self._read_next.get(partition, 0), of_partition.offset_next)
@@ -276,7 +276,7 @@ class Joiner:
             queue_full=self._queue_full,
             dropped=tuple([(partition, dropped.snapshot()) for partition, dropped in sorted(self.payloads.dropped.items())]),
             awaited=self.payloads.awaited,
-            read_again=self.payloads.read_again,
+            is_rereading=self.payloads.is_rereading,
         )
 
     def restore(self, snapshot: JoinerSnapshot) -> None:
@@ -299,7 +299,7 @@ class Joiner:
         due.silent = dict(snapshot.silent)
         payloads.buffer.restore(snapshot.buffer)
         payloads.dropped = {partition: Dropped.restored(records) for partition, records in snapshot.dropped}
-        payloads.awaited, payloads.read_again = snapshot.awaited, snapshot.read_again
+        payloads.awaited, payloads.is_rereading = snapshot.awaited, snapshot.is_rereading
         self._buffer_full, self._queue_full = snapshot.buffer_full, snapshot.queue_full
         self._prepared = None  # only a cache
 
@@ -310,6 +310,24 @@ class Joiner:
     def may_count(self, record: Record) -> bool:
         """Returns True if an entry may still name this payload record; always True for an ordering record."""
         return record.partition == ORDERING or self.payloads.may_count(record)
+
+    def may_hold(self, record: Record, size_bytes: int) -> bool:
+        """Returns True if this payload record may be held in memory beside others that cost `size_bytes` (`Payloads`)."""
+        return self.payloads.may_hold(record, size_bytes)
+
+    def is_awaited(self, record: Record) -> bool:
+        """Returns True if the log is read again for this content (`Payloads`)."""
+        return self.payloads.is_awaited(record, self.log_state)
+
+    def drop(self, dropped: Dropped | None, record: Record) -> Dropped:
+        """Add a payload record to its partition's dropped ones (`Payloads`)."""
+        return self.payloads.drop(dropped, record)
+
+    def restore_dropped(self, dropped: Mapping[int, Dropped]) -> None:
+        """Take over records that `Recheck` dropped, by partition, before the other records of these partitions are passed in."""
+        self.payloads.restore_dropped(dropped)
+        if self._hole is not None and self._hole.partition in dropped:
+            self._hole = None  # its content may be among them: `_apply` finds out, before a later content takes its place
 
     def to_verify(self, records: Sequence[Record], own: Own = NO_OWN) -> list[bytes]:
         """Returns the values whose signatures `step` will verify: of all ordering records except those that this worker sent itself."""
@@ -359,7 +377,7 @@ class Joiner:
                 self._take_ordering(record, now_ms, signed_by or {}, own)
             else:
                 self._take_payload(record, ready)
-        self._apply(ready, own, at_once=not records)
+        self._apply(ready, own, without_records=not records)
         self._prepared = None
         self._propose_fills(ready, now_ms)
         self._propose_fences(ready, now_ms)
@@ -370,8 +388,8 @@ class Joiner:
         if ready.advanced:
             ready.offsets_next = self._offsets_next()
         if ready.effects:  # a skipped record moves the head too, and is read again each time
-            self.payloads.read_again = False
-        if not self._queue and self.payloads.wants_again():
+            self.payloads.is_rereading = False
+        if not self._queue and self.payloads.wants_rereading():
             ready.read_again = True
         ready.paused = self._paused()
         return ready
@@ -414,10 +432,10 @@ class Joiner:
 
     # ---- applying ----
 
-    def _apply(self, ready: Ready, own: Own, *, at_once: bool) -> None:
+    def _apply(self, ready: Ready, own: Own, *, without_records: bool) -> None:
         """Apply records at the head until none is left, one must wait, or the step is full.
 
-        A large batch is applied only at the beginning of a step without records (`at_once`), after `prepare`.
+        `without_records`: the step takes no records. A large batch is applied only at the beginning of such a step, after `prepare`.
         """
         hole_before, self._hole = self._hole, None
         states = requests = 0
@@ -426,7 +444,7 @@ class Joiner:
                 ready.more = True
                 self._hole = None
                 break
-            if not (at_once and not ready.advanced) and self._is_large(head):
+            if not (without_records and not ready.advanced) and self._is_large(head):
                 ready.more = True
                 self._hole = hole_before if hole_before is head.record else None
                 break
@@ -492,10 +510,10 @@ class Joiner:
                 changed = self.log_state.with_key(record, self.history.seen + 1)
                 if changed is not None and self.log_state.salvage is not None:
                     self._drop_items(ready)
-                self._change_log(head, changed, "a key record does not count: its key was in force before", ready)
+                self._change_log_state(head, changed, "a key record does not count: its key was in force before", ready)
             case Partitions():
                 why_not = f"a partitions record does not count: {record.payload_partitions} is not more than the log has"
-                self._change_log(head, self.log_state.with_partitions(record.payload_partitions), why_not, ready)
+                self._change_log_state(head, self.log_state.with_partitions(record.payload_partitions), why_not, ready)
             case Genesis():
                 ready.anomalies.append(Anomaly("skipped", ORDERING, head.offset, "a genesis record counts only at the start of the topic"))
         return True
@@ -513,7 +531,7 @@ class Joiner:
         assert head.source.value is not None
         log_id = log_id_of(head.source.value)
         self.log_state = ready.log_state = LogState.begin(genesis, log_id)
-        self._take_effect(head, ready, first=log_id)
+        self._take_effect(head, ready, log_id=log_id)
         return True
 
     def _is_signed(self, head: Queued, record: OrderingRecord, log: LogState) -> bool:
@@ -536,11 +554,11 @@ class Joiner:
         if comparison is Comparison.OWN:
             self.suspicions.own(record.view, writer, self._worker_name)
             return True
-        self._examines(head, record.view, writer, ready)
+        self._must_examine(head, record.view, writer, ready)
         return False
 
-    def _examines(self, head: Queued, view: View, writer: str, ready: Ready) -> bool:
-        """Returns True if a foreign view must be examined before its record is applied. Reports one that was examined already."""
+    def _must_examine(self, head: Queued, view: View, writer: str, ready: Ready) -> bool:
+        """Returns True if a foreign view must be examined before its record is applied. Reports a view that was examined already."""
         seen = self.history.seen
         if not self.suspicions.is_examined(view):
             ready.evidence = Evidence(head.offset, view, writer, seen)
@@ -559,7 +577,9 @@ class Joiner:
     def _apply_entry(self, head: Queued, entry: Entry, log: LogState, ready: Ready, own: OwnBatch | None) -> bool:
         incarnation, sequence = entry.incarnation, entry.sequence
         if not self.incarnations.counts(incarnation, sequence):
-            ready.anomalies.append(Anomaly("skipped", ORDERING, head.offset, f"entry ({incarnation}, {sequence}) does not count: {_R2}"))
+            ready.anomalies.append(
+                Anomaly("skipped", ORDERING, head.offset, f"entry ({incarnation}, {sequence}) does not count: {_NOT_COUNTED}")
+            )
             return True
         if entry.partition >= log.payload_partitions:
             text = f"entry ({incarnation}, {sequence}) names payload partition {entry.partition}, the log has {log.payload_partitions}"
@@ -576,13 +596,13 @@ class Joiner:
             ready.read_again = True
             return False
         if content is None:
-            self.payloads.buffer.empty(entry.partition, incarnation, sequence)
+            self.payloads.buffer.drop_values(entry.partition, incarnation, sequence)
             self._hole = entry
             return False
-        if is_seal_there(content.value or b"", entry.partition, batch_key(incarnation, sequence), entry.payload_hash, log):
+        if is_seal_at_head(content.value or b"", entry.partition, batch_key(incarnation, sequence), entry.payload_hash, log):
             self.log_state = ready.log_state = msgspec.structs.replace(log, sealed=True, salvage=None)
             self.incarnations.use_up(incarnation, sequence)
-            self._take_effect(head, ready, content=(entry, content, sha256(content.value or b"").digest()), mark=2)
+            self._take_effect(head, ready, content=(entry, content, sha256(content.value or b"").digest()), history_mark=2)
             self._drop_through(incarnation, sequence, ready, expected=1)
             return True
         is_own = own is not None and own.value == content.value
@@ -593,7 +613,7 @@ class Joiner:
         if not filled:
             requests = own.requests if own is not None and is_own else self._requests(entry, content, log, ready)
         self.incarnations.count(incarnation, sequence, self._log_time_ms)
-        self._take_effect(head, ready, content=(entry, content, value_hash), mark=int(not filled))
+        self._take_effect(head, ready, content=(entry, content, value_hash), history_mark=int(not filled))
         self._drop_through(incarnation, sequence, ready, expected=1)
         batch = OrderedBatch(
             head.offset, incarnation, sequence, self._log_time_ms, filled, requests, head.source.append_time_ms, entry.sent_at_ms
@@ -608,24 +628,6 @@ class Joiner:
     def _is_large(self, head: Queued) -> bool:
         """Returns True if the record at the head is an entry, and a payload record with its key is a large batch."""
         return isinstance(head.record, Entry) and self.payloads.is_large(head.record)
-
-    def restore_dropped(self, dropped: Mapping[int, Dropped]) -> None:
-        """Take over records that `Recheck` dropped, by partition, before the other records of these partitions are passed in."""
-        self.payloads.restore_dropped(dropped)
-        if self._hole is not None and self._hole.partition in dropped:
-            self._hole = None  # its content may be among them: `_apply` finds out, before a later content takes its place
-
-    def may_hold(self, record: Record, size_bytes: int) -> bool:
-        """Returns True if this payload record may be held in memory beside others that cost `size_bytes` (`Payloads`)."""
-        return self.payloads.may_hold(record, size_bytes)
-
-    def is_awaited(self, record: Record) -> bool:
-        """Returns True if the log is read again for this content (`Payloads`)."""
-        return self.payloads.is_awaited(record, self.log_state)
-
-    def drop(self, dropped: Dropped | None, record: Record) -> Dropped:
-        """Add a payload record to its partition's dropped ones (`Payloads`)."""
-        return self.payloads.drop(dropped, record)
 
     def _requests(self, entry: Entry, content: Buffered, log: LogState, ready: Ready) -> tuple[Request, ...]:
         """Returns the batch's requests; none for a payload that does not decode or has other ids: only a broken worker writes one (R3)."""
@@ -696,7 +698,7 @@ class Joiner:
             return False
         cannot = f"{', '.join([repr(name) for name in sorted(behind)[:10]])} cannot read it"
         why_not = f"activate {version} does not count: {cannot if behind else 'that version is active already'}"
-        self._change_log(head, None if behind else log.with_format(version), why_not, ready)
+        self._change_log_state(head, None if behind else log.with_format(version), why_not, ready)
         return True
 
     def _apply_settle(self, head: Queued, record: Settle, log: LogState, ready: Ready) -> bool:
@@ -714,7 +716,9 @@ class Joiner:
             return False
         if comparison is not Comparison.OWN:
             settled = None
-        self._change_log(head, settled, "a settle record does not count: it names no newer history of this log, or another key", ready)
+        self._change_log_state(
+            head, settled, "a settle record does not count: it names no newer history of this log, or another key", ready
+        )
         if settled is not None:
             self.suspicions.settle(record.view.seen)
         return True
@@ -723,7 +727,9 @@ class Joiner:
         """Apply a record whose condition depends on the reader's tree. So it is the only one of its step (R11)."""
         if self._ordering_only and isinstance(record, Trim):
             # Accept it unchecked: it changes only `trimmed`, and after a trim the payload topic cannot be read from its start.
-            self._change_log(head, log.with_trim(record, None), "a trim record does not count: an earlier one has its position", ready)
+            self._change_log_state(
+                head, log.with_trim(record, None), "a trim record does not count: an earlier one has its position", ready
+            )
             return True
         if self._ordering_only:
             ready.stop = Fatal(
@@ -740,21 +746,21 @@ class Joiner:
             ready.more = True
             return True
         comparison = self.history.compare(record.view)
-        if comparison is Comparison.FOREIGN and self._examines(head, record.view, OWNER_NAME, ready):
+        if comparison is Comparison.FOREIGN and self._must_examine(head, record.view, OWNER_NAME, ready):
             return False
         if isinstance(record, Trim):
             trimmed = log.with_trim(record, self._tree) if comparison is Comparison.OWN else None
-            self._change_log(head, trimmed, "a trim record does not count: its view, position or root is not this log's", ready)
+            self._change_log_state(head, trimmed, "a trim record does not count: its view, position or root is not this log's", ready)
         else:
             changed = log.with_salvage(record, self.history.seen, self._tree, self._items) if record.view == self.history.view else None
-            self._change_log(head, changed, "a salvage record does not count: no such step is due", ready)
+            self._change_log_state(head, changed, "a salvage record does not count: no such step is due", ready)
             if changed is not None:
                 self._salvage(record, ready)
         ready.more = True
         return True
 
     def _salvage(self, record: SalvageRecord, ready: Ready) -> None:
-        """Carry out a step of a salvage that took effect."""
+        """Carry out a step of a salvage after its record took effect."""
         match record:
             case SalvageBegin():
                 assert not self._items  # the key record before it has dropped the items of another attempt
@@ -771,7 +777,7 @@ class Joiner:
         self._items.clear()
         ready.items_dropped = True
 
-    def _change_log(self, head: Queued, changed: LogState | None, why_not: str, ready: Ready) -> None:
+    def _change_log_state(self, head: Queued, changed: LogState | None, why_not: str, ready: Ready) -> None:
         if changed is None:
             ready.anomalies.append(Anomaly("skipped", ORDERING, head.offset, why_not))
             return
@@ -784,14 +790,14 @@ class Joiner:
         ready: Ready,
         *,
         content: tuple[Entry, Buffered, bytes] | None = None,
-        mark: int = 0,
-        first: bytes | None = None,
+        history_mark: int = 0,
+        log_id: bytes | None = None,
     ) -> None:
-        """Append the record at the head to the history, as it takes effect. `first` is the history after genesis: the log id."""
+        """Append the record at the head to the history, as it takes effect. `history_mark`: see `joiner.history`. `log_id`: for genesis."""
         source = head.source
         value_hash = sha256(source.value or b"").digest()
-        history = first or extended(self.history.view.history, source.append_time_ms, value_hash, mark=mark)
-        print_ = fingerprint(source, value_hash)
+        history = log_id or extended(self.history.view.history, source.append_time_ms, value_hash, mark=history_mark)
+        own_fingerprint = fingerprint(source, value_hash)
         skipped_first, skipped_hash = self._since_effect
         self._since_effect = NONE_SKIPPED, b""
         effect = Effect(
@@ -799,23 +805,23 @@ class Joiner:
             history,
             source.offset,
             source.append_time_ms,
-            print_,
+            own_fingerprint,
             skipped_first=skipped_first,
             skipped_hash=skipped_hash,
         )
-        self._mark(ORDERING, Mark(source.offset, print_), ready)
+        self._mark(ORDERING, Mark(source.offset, own_fingerprint), ready)
         if content is not None:
             entry, found, found_hash = content
             key = batch_key(entry.incarnation, entry.sequence)
             record = Record(entry.partition, found.offset, found.append_time_ms, key, None)
-            content_print = fingerprint(record, found_hash)
+            content_fingerprint = fingerprint(record, found_hash)
             effect = msgspec.structs.replace(
-                effect, partition=entry.partition, content_offset=found.offset, content_fingerprint=content_print
+                effect, partition=entry.partition, content_offset=found.offset, content_fingerprint=content_fingerprint
             )
             # Payloads are not joined in the order of their offsets. The mark is the content with the highest offset.
             before = self.marks.get(entry.partition)
             if before is None or before.offset < found.offset:
-                self._mark(entry.partition, Mark(found.offset, content_print), ready)
+                self._mark(entry.partition, Mark(found.offset, content_fingerprint), ready)
         assert (effect.partition == NO_CONTENT) == (content is None)
         self.history.append(effect)
         ready.effects.append(effect)
@@ -861,7 +867,7 @@ class Joiner:
         if (
             self.log_state is None
             or self.log_state.sealed
-            or not (costs_memory or any(payloads.is_held_back(each, read_next[each]) for each in read_next if each != ORDERING))
+            or not (costs_memory or any(payloads.delays_restart(each, read_next[each]) for each in read_next if each != ORDERING))
         ):
             self._due.silent.clear()
             return

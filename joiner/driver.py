@@ -98,7 +98,8 @@ class Driver(Generic[Decision]):
         self._reader: Reader | None = None
         self._recheck = Recheck({})
         self._paused: frozenset[int] = frozenset()
-        self._remake_reader = ""
+        self._new_reader_why = ""
+        """The reason why another reader must replace the present one; empty while there is none."""
         self._in_hand = False
         """True while polled records are not passed to the joiner yet."""
         self._trusted = asyncio.Event()
@@ -111,8 +112,9 @@ class Driver(Generic[Decision]):
         """True if, at the watchdog's last check, the log started after an offset to read next. A comparison does not change it."""
         self._refuted = False
         """True from a contradiction between the log and the index until a comparison finds them to agree."""
-        self._suspected: Evidence | None = None  # a foreign view, until a check finds our history in the log
-        self._ends_found: dict[int, int] | None = None
+        self._examining: Evidence | None = None  # the foreign view for which our history is compared with the log
+        self._ends_to_reach: dict[int, int] | None = None
+        """The log end offsets up to which this worker must read before it is live; None before the watchdog's first check."""
         self._check_wanted = False
         self._checked_at_s = now_s() - CHECK_AGAIN_S
         self._proposals = Proposals(
@@ -138,7 +140,7 @@ class Driver(Generic[Decision]):
         """The number of records of the log, over all topic-partitions, not passed to the joiner yet, at the watchdog's last check."""
         self.clock_skew_ms = 0
         """The smallest possible lead of the log's clock over this worker's clock, from our last entry that was read back; negative: lag."""
-        sender.hold = self.may_not_append
+        sender.may_not_append = self.may_not_append
 
     @property
     def unreachable(self) -> str:
@@ -210,7 +212,7 @@ class Driver(Generic[Decision]):
         while True:
             try:
                 await self._log.has_partitions(0 if self.joiner.log_state is None else self.joiner.log_state.payload_partitions)
-                reader = await self._log.open_reader(self._begin())
+                reader = await self._log.open_reader(self._begin_comparison())
             except NotReady as problem:
                 self._no_reader = str(problem)
                 logger.info("the log cannot be read yet, trying again: %s", problem)
@@ -231,20 +233,23 @@ class Driver(Generic[Decision]):
             finally:
                 # Set this before any other task runs: nothing may be answered until the log was checked. A reader that failed may have lost
                 # records before its position.
-                self._interrupted()
+                self._suspend()
                 self._reader = None
                 await reader.close()
             logger.warning("restarting the reader: %s", why)
             await asyncio.sleep(wait_s)
 
-    def _begin(self) -> dict[int, int]:
-        """Returns the next reader's offsets: the last records that took effect, or earlier ones that are still needed."""
+    def _begin_comparison(self) -> dict[int, int]:
+        """Begin a comparison of the log with the index. Returns the next reader's first offsets.
+
+        These are the offsets of the last records that took effect, or of earlier ones that are still needed.
+        """
         # If a partition's mark was not found before this interruption, the joiner got none of its records: `Recheck` still keeps them.
         kept = self.joiner.forget_unapplied() | self._recheck.kept
         self._recheck = Recheck(self.joiner.marks, self.joiner.history.last_run, kept, self.joiner)
         self._paused = frozenset()
         self._compared_since_s = self._now_s()
-        self._remake_reader, self._in_hand = "", False
+        self._new_reader_why, self._in_hand = "", False
         offsets = self.joiner.read_next() | {partition: of_partition.offset_next for partition, of_partition in kept.items()}
         return offsets | {partition: min(first, offsets.get(partition, first)) for partition, first in self._recheck.offsets_first.items()}
 
@@ -256,13 +261,13 @@ class Driver(Generic[Decision]):
             if self._recheck.waits_for and not self._recheck.done:
                 paused = partitions - self._recheck.waits_for
                 reader.pause(paused)
-            asked_s = self._now_s()
+            poll_began_s = self._now_s()
             records = await reader.poll(self._settings.poll_ms)
             self._polls += 1
             self._in_hand = bool(records)
             self._polled_at_s, self._no_reader = self._now_s(), ""
             if not records:
-                self._compared_since_s += self._polled_at_s - asked_s
+                self._compared_since_s += self._polled_at_s - poll_began_s
             self._seen_at_s |= dict.fromkeys(partitions - paused, self._polled_at_s)
             if why := self._interruption(reader):
                 return why
@@ -306,7 +311,7 @@ class Driver(Generic[Decision]):
             if await find_again(self._log, to_find_again(old)):
                 return True
             self._seen_at_s |= dict.fromkeys({record.partition for record in old}, began_s)
-            if self._remake_reader or self._now_s() - began_s <= limit_s:
+            if self._new_reader_why or self._now_s() - began_s <= limit_s:
                 break
             self._ran_at_s = since_s = self._now_s()  # all records will have been seen after this
         return False
@@ -323,9 +328,9 @@ class Driver(Generic[Decision]):
         elif unread := self._unread(limit_s):
             why = f"{describe(unread[0])} was not read for more than {limit_s:g} s, and may have lost records that wait here"
         self.interruptions += bool(why)
-        if not why and self._remake_reader:  # set by another task: the log may have lost the rest of what was polled
+        if not why and self._new_reader_why:  # set by another task: the log may have lost the rest of what was polled
             self.readers_remade += 1
-            return self._remake_reader
+            return self._new_reader_why
         return why
 
     async def _apply(self, records: Sequence[Record], reader: Reader, tasks: asyncio.TaskGroup) -> str:
@@ -421,7 +426,7 @@ class Driver(Generic[Decision]):
                 " evidence, and see docs/runbook.md, 'A worker has seen another history'",
             )
         # From here on serving stays suspended until this comparison succeeds, even if a new reader finds the marks.
-        self._suspected = evidence
+        self._examining = evidence
         self._suspicion = self._suspicion or "a record shows another history: this worker's is compared with the log"
         began_s = self._now_s()
         lost = await examine(self._log, joiner.history.since(agreed), joiner.marks)
@@ -429,7 +434,7 @@ class Driver(Generic[Decision]):
             self._contradicted(lost, began_s)
             return lost
         joiner.examined(evidence)
-        self._suspected = None
+        self._examining = None
         self._agreed()
         return ""
 
@@ -450,9 +455,9 @@ class Driver(Generic[Decision]):
         self._check_wanted |= any(anomaly.kind == "unsigned" for anomaly in ready.anomalies)
         if ready.stop is not None:
             raise ready.stop
-        if self._suspected is not None and ready.evidence is None and self.joiner.offset_head > self._suspected.offset:
+        if self._examining is not None and ready.evidence is None and self.joiner.offset_head > self._examining.offset:
             # The log has another record in its place now, and that one shows our own history.
-            self._suspected = None
+            self._examining = None
             self._agreed()
         self._proposals.append(ready, tasks)
         for batch in ready.batches:
@@ -489,12 +494,12 @@ class Driver(Generic[Decision]):
             return
         # Partitions may have been added during the request.
         ends = {partition: offsets.log_end for partition, offsets in log_offsets.items() if partition in read_next}
-        if self._suspected is not None and ends[ORDERING] <= self._suspected.offset:
-            self._suspected = None
-            self._remake_reader = self._remake_reader or "the log no longer has the record that showed another history"
-        if self._ends_found is None or any(end < self._ends_found.get(partition, 0) for partition, end in ends.items()):
+        if self._examining is not None and ends[ORDERING] <= self._examining.offset:
+            self._examining = None
+            self._new_reader_why = self._new_reader_why or "the log no longer has the record that showed another history"
+        if self._ends_to_reach is None or any(end < self._ends_to_reach.get(partition, 0) for partition, end in ends.items()):
             # Lower the ends if the log has been truncated since: do not wait for records that are gone.
-            self._ends_found = ends
+            self._ends_to_reach = ends
         self._catch_up()
         self._sender.expect(acknowledged, ends[ORDERING])
         self.lag_records = sum([max(0, end - read_next.get(partition, 0)) for partition, end in ends.items()])
@@ -503,13 +508,13 @@ class Driver(Generic[Decision]):
     def _catch_up(self) -> None:
         """Mark this worker live once it has applied all records up to the first known log end and is not suspected (R10)."""
         suspicions = self.joiner.suspicions
-        if suspicions.live or self._ends_found is None or not self._trusted.is_set() or suspicions.open or self.joiner.log_state is None:
+        if suspicions.live or self._ends_to_reach is None or not self._trusted.is_set() or suspicions.open or self.joiner.log_state is None:
             return
         read_next = self._read_next()
         # A paused partition waits for memory, and the head does not need it. So records of unknown incarnations cannot delay a worker.
-        wanted = {partition: end for partition, end in self._ends_found.items() if partition not in self._paused}
+        wanted = {partition: end for partition, end in self._ends_to_reach.items() if partition not in self._paused}
         behind = [partition for partition, end in wanted.items() if read_next.get(partition, 0) < end]
-        if not behind and self._head_next() >= self._ends_found[ORDERING]:
+        if not behind and self._head_next() >= self._ends_to_reach[ORDERING]:
             suspicions.live = True
             self.caught_up_offset = self.joiner.offset_head
             logger.info("caught up with the log offset=%d seen=%d", self.caught_up_offset, self.joiner.history.seen)
@@ -558,7 +563,7 @@ class Driver(Generic[Decision]):
             logger.debug("the log cannot be examined now, trying again: %s", problem)
             return
         if lost:
-            self._remake_reader = self._remake_reader or LOST_WAITING
+            self._new_reader_why = self._new_reader_why or LOST_WAITING
         for partition in unread:
             self._seen_at_s[partition] = float("-inf") if lost else max(began_s, self._seen_at_s.get(partition, began_s))
 
@@ -567,28 +572,28 @@ class Driver(Generic[Decision]):
         head = self._head.update({ORDERING: head_next}, {partition: end for partition, end in ends.items() if partition == ORDERING}, now_s)
         self.head_stalled_s = head.get(ORDERING, 0.0)
         # A reader that was not polled is not stalled: during a replay, records may take long to apply.
-        asked, self._polls_seen = self._polls > self._polls_seen, self._polls
-        reader, done, compared = self._reader, self._recheck.done, self._recheck.waits_for
+        was_polled, self._polls_seen = self._polls > self._polls_seen, self._polls
+        reader, done, uncompared = self._reader, self._recheck.done, self._recheck.waits_for
         at = dict(read_next)
         if reader is not None:
-            # The records of a topic-partition that is still compared are held back, so only the reader advances.
-            at |= {partition: reader.offset_next(partition) for partition in compared}
-        read = {partition for partition in ends if partition not in self._paused and (done or partition in compared)}
-        wanted = {partition: ends[partition] for partition in read if asked}
+            # `Recheck` holds back the records of a topic-partition that is not compared yet, so only the reader advances.
+            at |= {partition: reader.offset_next(partition) for partition in uncompared}
+        read = {partition for partition in ends if partition not in self._paused and (done or partition in uncompared)}
+        wanted = {partition: ends[partition] for partition in read if was_polled}
         self.partitions_stalled_s = self._partitions.update(at, wanted, now_s)
         if min(self.partition_stalled_s, now_s - self._remade_at_s) > self._settings.stall_s:
-            self._remake_reader, self._remade_at_s = "the reader made no progress although the log has more records", now_s
+            self._new_reader_why, self._remade_at_s = "the reader made no progress although the log has more records", now_s
 
-    def _interrupted(self) -> None:
+    def _suspend(self) -> None:
         self._trusted.clear()
         self._suspicion = self._suspicion or INTERRUPTED
 
     def _agreed(self) -> None:
         """Resume serving, since the log is the one that this index was made from.
 
-        Does nothing while a foreign view must be examined, or after another task has requested a new reader, which compares the log again.
+        It does not resume while a foreign view must be examined, or after another task has requested a new reader, which compares again.
         """
-        if self._suspected is not None or self._remake_reader:
+        if self._examining is not None or self._new_reader_why:
             return
         self._suspicion, self._refuted = "", False
         if not self._next_is_deleted:
@@ -605,7 +610,7 @@ class Driver(Generic[Decision]):
         self._refuted = True
         self._trusted.clear()
         self._suspicion = f"the log contradicts this worker's index, and the worker stops if that lasts {limit_s:g} s: {why}"
-        self._remake_reader = self._remake_reader or why
+        self._new_reader_why = self._new_reader_why or why
         last_s, self._contradicted_last_s = self._contradicted_last_s, now_s
         if self._contradicted_since_s is None or began_s - last_s > limit_s:
             self._contradicted_since_s = now_s

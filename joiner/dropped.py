@@ -15,7 +15,7 @@ from ordering.records import batch_key
 NAMES_MAX = 1_000
 """The number of names that are kept as they are. More are kept in a Bloom filter."""
 FILTER_BYTES = 1 << 20
-"""The size of the filter: about one in thirty other names is reported when a million were dropped."""
+"""The size of the filter. When a million names were dropped, it also reports about one in thirty of all other names."""
 _HASHES = 3
 
 

@@ -72,7 +72,7 @@ class DueProposals:
             state = incarnations.get(incarnation)
             if state is None or state.active_at_ms >= silent_since_ms or not payloads.buffer.size_of(incarnation)[0]:
                 continue
-            # Log time does not advance while no worker sends. So after a quiet night, the first entry makes every other incarnation look
+            # Log time does not advance while no worker sends. So after a quiet period, the first entry makes every other incarnation look
             # silent. An incarnation whose payload was read just before its entry has hole_timeout to show that it is not silent.
             sequence_last, since_ms = self.silent.get(incarnation, (-1, now_ms))
             if sequence_last != state.sequence_last:

@@ -35,8 +35,8 @@ class Payloads:
         """By payload partition: the records dropped for lack of memory."""
         self.awaited: Awaited | None = None
         """The content for which its partition is read again. This content is never dropped, so each such reading moves the head."""
-        self.read_again = False
-        """True from `forget` until a record takes effect. Until then, free memory alone is no reason to read dropped records again."""
+        self.is_rereading = False
+        """True from `forget` until a record takes effect: until then, free memory alone does not start another reading."""
 
     # ---- records that were read ----
 
@@ -49,15 +49,15 @@ class Payloads:
 
     def take(self, record: Record, log: LogState | None, hole: Entry | None) -> None:
         """Hold or drop a payload record with a batch name. `hole`: the entry at the head that waits for its content."""
-        if not (self.may_hold(record, self.buffer.size_bytes) or self.is_awaited(record, log)):
-            # Above the limit only the partition of the hole at the head is still read. Records of other batches in it, and those that were
-            # fetched already, must not exhaust the memory.
-            self.dropped[record.partition] = dropped = self.drop(self.dropped.get(record.partition), record)
-            if hole is not None and hole.partition == record.partition:
-                # The filter may report the hole's own name from now on. None of its contents was dropped: the joiner holds the first one.
-                dropped.awaited = self._awaited_by(hole)
+        if self.may_hold(record, self.buffer.size_bytes) or self.is_awaited(record, log):
+            self.hold(record)
             return
-        self.hold(record)
+        # Above the limit only the partition of the hole at the head is still read. Records of other batches in it, and those that were
+        # fetched already, must not exhaust the memory.
+        self.dropped[record.partition] = dropped = self.drop(self.dropped.get(record.partition), record)
+        if hole is not None and hole.partition == record.partition:
+            # The filter may report the hole's own name from now on. None of its contents was dropped: the joiner holds the first one.
+            dropped.awaited = self._awaited_by(hole)
 
     def hold(self, record: Record) -> None:
         """Hold a payload record in memory."""
@@ -66,8 +66,8 @@ class Payloads:
     def may_hold(self, record: Record, size_bytes: int) -> bool:
         """Returns True if this payload record may be held in memory beside others that cost `size_bytes`.
 
-        Reading pauses at the limit, and records fetched by then may take as much again. The next batches of incarnations in force may take
-        half as much more: else a flood under any other names would force a worker to read these batches twice.
+        Reading pauses at the limit, and records fetched by then may take as much again. The next batches of registered incarnations may
+        take half as much more: otherwise a flood under any other names would force a worker to read these batches twice.
         """
         limit = self._limits.buffer_bytes_max
         if size_bytes <= 2 * limit:
@@ -141,14 +141,14 @@ class Payloads:
             and is_content(record.value, record.partition, *name, awaited.payload_hash, log)
         )
 
-    def wants_again(self) -> bool:
+    def wants_rereading(self) -> bool:
         """Returns True if dropped records of any partition must be read again."""
-        return not self.read_again and any(map(self._is_wanted_again, self.dropped.values(), self.dropped))
+        return not self.is_rereading and any(self._must_reread(partition, dropped) for partition, dropped in self.dropped.items())
 
     def _awaited_by(self, entry: Entry) -> Awaited:
         return Awaited(self._history.seen, entry.partition, entry.incarnation, entry.sequence, entry.payload_hash)
 
-    def _is_wanted_again(self, dropped: Dropped, partition: int) -> bool:
+    def _must_reread(self, partition: int, dropped: Dropped) -> bool:
         """Returns True if dropped records of that partition must be read again: the head may wait for one, or memory is free."""
         awaited = self.awaited
         if awaited is not None and (awaited.seen, awaited.partition) == (self._history.seen, partition) and dropped.awaited != awaited:
@@ -164,25 +164,25 @@ class Payloads:
             return earliest
         return dropped.offset if earliest is None else min(earliest, dropped.offset)
 
-    def is_held_back(self, partition: int, offset_next: int) -> bool:
+    def delays_restart(self, partition: int, offset_next: int) -> bool:
         """Returns True if the earliest record in memory lies far before `offset_next`, so that a restart would read far back."""
         earliest = self.buffer.offset_earliest(partition)
-        return earliest is not None and offset_next - earliest > self._limits.held_back_max
+        return earliest is not None and offset_next - earliest > self._limits.reread_records_max
 
-    def kept(self, partition: int, offset_next: int, let_go: Sequence[int]) -> Kept:
+    def kept(self, partition: int, offset_next: int, to_reread: Sequence[int]) -> Kept:
         """Returns the records of that partition that are kept while it is read again, from `offset_next` or an earlier offset on.
 
-        `let_go`: the offsets of records that must be read again.
+        `to_reread`: the offsets of records that must be read again.
         """
         records = self.buffer.records_of(partition)
         # A record without a value is not the content of the entry at the head. But if the log loses that entry, the record may be the
         # content of another entry with the same batch name. So it must be read again.
-        let_go = [record.offset for record in records if record.value is None] + [*let_go]
+        to_reread = [record.offset for record in records if record.value is None] + [*to_reread]
         dropped = self.dropped.get(partition)
-        if dropped is not None and self._is_wanted_again(dropped, partition):
-            let_go.append(dropped.offset)
+        if dropped is not None and self._must_reread(partition, dropped):
+            to_reread.append(dropped.offset)
             dropped = None
-        offset_next = min([offset_next, *let_go])
+        offset_next = min([offset_next, *to_reread])
         if dropped is not None and dropped.offset >= offset_next:
             dropped = None  # all of them are read again anyway
         return Kept(offset_next, [record for record in records if record.offset < offset_next], dropped)
@@ -191,7 +191,7 @@ class Payloads:
         """Forget all records: they are passed in again."""
         self.buffer.restore(())
         self.dropped.clear()
-        self.read_again = True
+        self.is_rereading = True
 
     def restore_dropped(self, dropped: Mapping[int, Dropped]) -> None:
         """Take over records that `Recheck` dropped, by partition, before the other records of these partitions are passed in."""
@@ -200,7 +200,7 @@ class Payloads:
 
     def unregistered(self) -> tuple[int, int]:
         """Returns the number and cost of the records of unregistered incarnations: nothing drops them before they register (R5)."""
-        # Records of ended incarnations are not kept. So the others are those of the incarnations that are in force, which are few.
+        # Records of fenced incarnations are not kept. So all other records are those of the unfenced incarnations, which are few.
         sizes = [self.buffer.size_of(incarnation) for incarnation in self._incarnations.unfenced()]
         return (
             self.buffer.records - sum([records for records, _ in sizes]),
@@ -215,9 +215,9 @@ def is_content(value: bytes, partition: int, incarnation: int, sequence: int, pa
     if log is None or len(value) != FILL_BYTES:
         return False
     key = batch_key(incarnation, sequence)
-    return is_fill(value, log.log_id, partition, key, payload_hash, log.key) or is_seal_there(value, partition, key, payload_hash, log)
+    return is_fill(value, log.log_id, partition, key, payload_hash, log.key) or is_seal_at_head(value, partition, key, payload_hash, log)
 
 
-def is_seal_there(value: bytes, partition: int, key: bytes, payload_hash: bytes, log: LogState) -> bool:
+def is_seal_at_head(value: bytes, partition: int, key: bytes, payload_hash: bytes, log: LogState) -> bool:
     """Returns True for a seal that counts at the head of the log."""
     return SALVAGE_FORMAT in log.formats and is_seal(value, log.log_id, partition, key, payload_hash, log.key, log.owner_key)

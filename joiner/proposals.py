@@ -31,11 +31,11 @@ logger = logging.getLogger("notary.driver")
 READ_AHEAD_S_MAX = 60.0
 """An attempt to read ahead ends after this time without progress."""
 TAKEN_AT_ONCE = 32
-"""The number of records behind a hole that are verified without a turn of the event loop."""
+"""The number of records after a hole that are verified in one turn of the event loop."""
 _SEEN_AT = {1: 18, 2: 18, 3: 10, 4: 10}
 """The offset of `seen` in each kind of worker record: the transaction ids after it need not be decoded."""
-_OWNERS = (5, 7, 10)
-"""The kinds `activate`, `key` and `settle`."""
+_OWNER_KINDS = (5, 7, 10)
+"""The kinds `activate`, `key` and `settle`, which the owner signs."""
 _U64 = Struct(">Q")
 
 
@@ -136,15 +136,16 @@ class Proposals:
 
     async def _passing(self, log_state: LogState, head: int) -> Passing | None:
         """Returns the record that shows that the hole was passed. The next attempt for the same hole reads only what was appended since."""
-        name = self._joiner.history.seen, head
+        hole = self._joiner.history.seen, head
         async with self._reading_ahead:
-            if self._ahead is None or self._ahead[0] != name or not await self._ahead[1].still_holds(self._log):
-                self._ahead = name, ReadAhead(log_state, head + 1, self._joiner.history)
+            if self._ahead is None or self._ahead[0] != hole or not await self._ahead[1].still_holds(self._log):
+                self._ahead = hole, ReadAhead(log_state, head + 1, self._joiner.history)
             ahead = self._ahead[1]
             await ahead.read(self._log)
             return ahead.passing
 
     async def _stop_at_loss(self, log_state: LogState, head: int, partition: int) -> None:
+        """Raise `Fatal` if the content of the hole at the head is still missing after `lost_s`."""
         hole, seen = self._joiner.hole, self._joiner.history.seen
         if hole is None or hole.partition != partition:
             return
@@ -158,9 +159,9 @@ class Proposals:
             return
         # Look again: the process may have been paused, and meanwhile the log may have lost the entry too, or got the content back.
         passing = await self._passing(log_state, head)
-        asked_s = self._now_s()
+        request_began_s = self._now_s()
         ends = {each: offsets.log_end for each, offsets in (await self._log.offsets()).items()}
-        if passing is None or ends[ORDERING] <= passing.offset or self._now_s() - asked_s > self._lost_s / 2:
+        if passing is None or ends[ORDERING] <= passing.offset or self._now_s() - request_began_s > self._lost_s / 2:
             return
         if partition not in ends or not await self._is_read(partition, ends[partition]) or self._joiner.hole is not hole:
             return
@@ -245,15 +246,15 @@ class ReadAhead:
         value = record.value
         if value is None or len(value) < 2:
             return
-        if value[1] in _OWNERS:
-            owners = _of_owner(value, self.activated)
-            if isinstance(owners, Key):
-                self.log_state = self.log_state.with_key(owners, self._seen) or self.log_state
-                self.activated = self.activated.with_key(owners, self._seen) or self.activated
-            elif isinstance(owners, Activate):
-                self.activated = self.activated.with_format(owners.format_version) or self.activated
-            elif isinstance(owners, Settle) and self._history.compare(owners.view) is Comparison.OWN:
-                self._settle(owners)
+        if value[1] in _OWNER_KINDS:
+            control = _control_record(value, self.activated)
+            if isinstance(control, Key):
+                self.log_state = self.log_state.with_key(control, self._seen) or self.log_state
+                self.activated = self.activated.with_key(control, self._seen) or self.activated
+            elif isinstance(control, Activate):
+                self.activated = self.activated.with_format(control.format_version) or self.activated
+            elif isinstance(control, Settle) and self._history.compare(control.view) is Comparison.OWN:
+                self._settle(control)
         elif self.passing is None and (at := _SEEN_AT.get(value[1])) is not None and len(value) >= at + _U64.size:
             (seen_there,) = _U64.unpack_from(value, at)
             if seen_there > self._seen and record_is_signed(value, self.log_state.log_id, self.log_state.key):
@@ -281,7 +282,8 @@ async def read_ahead(log: Log, log_state: LogState, offset: int, history: Histor
     return ahead.passing, ahead.activated
 
 
-def _of_owner(value: bytes, log_state: LogState) -> OrderingRecord | None:
+def _control_record(value: bytes, log_state: LogState) -> OrderingRecord | None:
+    """Returns the record if the owner has signed it; else None."""
     try:
         record = decode(value, log_state.formats)
     except CorruptRecord:

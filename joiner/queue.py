@@ -71,7 +71,7 @@ class Batch(Generic[Decision]):
         self.submissions = submissions
         self.value = encode_batch([pending.encoded for pending in submissions])
         self.payload_hash = sha256(self.value).digest()
-        self.entry_value = self.signed_by = b""  # of the ordering record, once it is sent
+        self.entry_value = self.signed_by = b""  # the sender sets them before it appends the entry
         self.requests: tuple[Request, ...] = tuple([request for pending in submissions for request in pending.requests])
 
 
@@ -162,8 +162,8 @@ class SubmissionQueue(Generic[Decision]):
             own = 0 if share is None else share.pending_requests
             after_s = self.rate.seconds_for(here) if share is None else self._seconds_for(share)
             return Overloaded(f"{own} requests of this party are waiting already, and {here} of all: send the same again later", after_s)
-        kept = 0 if ticketed else self._spared_requests // TICKETS_PART
-        limit, limit_bytes = limits.pending_requests_max - kept, limits.pending_bytes_max
+        for_tickets = 0 if ticketed else self._spared_requests // TICKETS_PART
+        limit, limit_bytes = limits.pending_requests_max - for_tickets, limits.pending_bytes_max
         if self._limiters.rejects(requests, size_bytes, here, here_bytes, limit, limit_bytes, ticketed=ticketed, reserve=reserve):
             if reserve or self._limiters.one(ticketed=ticketed).full:
                 self.rate.rejected()
@@ -250,7 +250,7 @@ class SubmissionQueue(Generic[Decision]):
                 self.queued_requests += len(pending.requests)
                 self.queued_bytes += len(pending.encoded)
                 continue
-            self._let_go(pending, None)
+            self._finish(pending, None)
 
     def answer(self, batch: Batch[Decision], decisions: Sequence[Decision]) -> None:
         """Give each submission of a batch its decisions, which come in the order of the batch's requests."""
@@ -260,7 +260,7 @@ class SubmissionQueue(Generic[Decision]):
         at = 0
         for pending in batch.submissions:
             count = len(pending.requests)
-            self._let_go(pending, decisions[at : at + count])
+            self._finish(pending, decisions[at : at + count])
             at += count
         self.capacity_freed()
 
@@ -268,7 +268,8 @@ class SubmissionQueue(Generic[Decision]):
         """Return when all admitted submissions have been answered."""
         await self._idle.wait()
 
-    def _let_go(self, pending: Pending[Decision], decisions: Sequence[Decision] | None) -> None:
+    def _finish(self, pending: Pending[Decision], decisions: Sequence[Decision] | None) -> None:
+        """Remove a submission, and pass its decisions to its waiters; None if the worker gives it up."""
         requests, size, share = len(pending.requests), len(pending.encoded), self._shares[pending.party]
         del self._pending[pending.encoded]
         self.pending_requests -= requests

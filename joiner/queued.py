@@ -83,10 +83,11 @@ class OrderingQueue:
         self._records = deque(records)
         self.ids = sum([_weight(queued.source) for queued in self._records])
 
-    def run(self, last_run: list[Effect], since_effect: tuple[int, bytes]) -> list[Effect]:
+    def last_run(self, applied_run: list[Effect], since_effect: tuple[int, bytes]) -> list[Effect]:
         """Returns the last records that share an append time, and the one before, as effects (`History.last_run`); none for an empty queue.
 
-        If the log still has these records, it has all records in the queue. `last_run` and `since_effect` are those of the records before.
+        If the log still has these records, it has all records in the queue. `applied_run` and `since_effect` are those of the records
+        before the head.
         """
         if not self._records:
             return []
@@ -94,7 +95,7 @@ class OrderingQueue:
         applied: list[Effect] = []
         skipped = NONE_SKIPPED, b""
         if len(run) + 1 == len(self._records):
-            applied, skipped = last_run, since_effect
+            applied, skipped = applied_run, since_effect
         for record in run:
             skipped = skipping(*skipped, record)
         return [*applied, Effect(0, b"", last.offset, last.append_time_ms, fingerprint_of(last), NO_CONTENT, 0, b"", *skipped)]

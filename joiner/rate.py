@@ -101,15 +101,15 @@ class Shortest:
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
         self._since_s = 0.0
-        self._before = self._now = math.inf
+        self._last_window = self._this_window = math.inf
 
     def measured(self, took_s: float, now_s: float) -> None:
         """Record a time that was measured now."""
         if now_s - self._since_s >= self._window_s:
-            self._since_s, self._before, self._now = now_s, self._now, math.inf
-        self._now = min(self._now, took_s)
+            self._since_s, self._last_window, self._this_window = now_s, self._this_window, math.inf
+        self._this_window = min(self._this_window, took_s)
 
     def value(self) -> float:
         """Returns the shortest time, in seconds; 0 before the first measurement."""
-        shortest = min(self._before, self._now)
+        shortest = min(self._last_window, self._this_window)
         return 0.0 if shortest == math.inf else shortest

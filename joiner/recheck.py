@@ -53,14 +53,14 @@ class Sought:
 
 def sought(effects: Sequence[Effect], marks: Mapping[int, Mark], *, contents: bool) -> dict[int, deque[Sought]]:
     """Returns the records to find in each topic-partition, by rising offset: those of the marks and effects, and contents if wanted."""
-    sought = {partition: {mark.offset: Sought(mark.offset, mark.fingerprint)} for partition, mark in marks.items()}
+    by_offset = {partition: {mark.offset: Sought(mark.offset, mark.fingerprint)} for partition, mark in marks.items()}
     for effect in effects:
-        found = Sought(effect.offset, effect.fingerprint, effect.skipped_first, effect.skipped_hash)
-        sought.setdefault(ORDERING, {})[effect.offset] = found
+        record = Sought(effect.offset, effect.fingerprint, effect.skipped_first, effect.skipped_hash)
+        by_offset.setdefault(ORDERING, {})[effect.offset] = record
         if contents and effect.partition != NO_CONTENT:
             content = Sought(effect.content_offset, effect.content_fingerprint)
-            sought.setdefault(effect.partition, {})[effect.content_offset] = content
-    return {partition: deque(of_partition[offset] for offset in sorted(of_partition)) for partition, of_partition in sought.items()}
+            by_offset.setdefault(effect.partition, {})[effect.content_offset] = content
+    return {partition: deque(of_partition[offset] for offset in sorted(of_partition)) for partition, of_partition in by_offset.items()}
 
 
 class Memory(Protocol):
@@ -156,7 +156,7 @@ class Recheck:
                     self._held.append(record)
                 continue
             if not found:
-                self.lost = self.lost or another(record.partition, expected[0])
+                self.lost = self.lost or lost_text(record.partition, expected[0])
                 return []
             expected.popleft()
             if not expected:
@@ -211,7 +211,7 @@ def to_find_again(records: Sequence[Record]) -> dict[int, deque[Sought]]:
 
 
 def contradiction(read_next: Mapping[int, int], marks: Mapping[int, Mark], log_offsets: Mapping[int, LogOffsets]) -> str:
-    """Returns a contradiction between the log's start or end offsets and the records read or applied; empty when there is none."""
+    """Returns a message if the log's start or end offsets contradict the records read or applied; empty if they do not."""
     for partition, offsets in log_offsets.items():
         mark = marks.get(partition)
         reached = max(read_next.get(partition, 0), 0 if mark is None else mark.offset + 1)
@@ -245,24 +245,19 @@ async def find_again(log: Log, wanted: dict[int, deque[Sought]], *, without_free
         return ""
     log_offsets = await log.offsets()
     for partition, expected in list(wanted.items()):
-        while (
-            without_freed
-            and partition != ORDERING
-            and partition in log_offsets
-            and expected
-            and expected[0].offset < log_offsets[partition].log_start
-        ):
-            expected.popleft()
+        offsets = log_offsets.get(partition)
+        if without_freed and partition != ORDERING and offsets is not None:
+            while expected and expected[0].offset < offsets.log_start:
+                expected.popleft()
         if not expected:
             del wanted[partition]
             continue
-        offsets = log_offsets.get(partition)
         if offsets is None:
             raise NotReady(f"{describe(partition)} has no leader now, so it cannot be compared with the index")
         if expected[0].offset_first < offsets.log_start:
-            return another(partition, expected[0])
+            return lost_text(partition, expected[0])
         if expected[-1].offset >= offsets.log_end:
-            return another(partition, expected[-1])
+            return lost_text(partition, expected[-1])
     reader = await log.open_reader({partition: expected[0].offset_first for partition, expected in wanted.items()})
     try:
         return await _read_again(reader, wanted, set(range(ORDERING, log.payload_partitions)))
@@ -284,14 +279,14 @@ async def _read_again(reader: Reader, wanted: dict[int, deque[Sought]], partitio
             if expected is None or (found := expected[0].found(record)) is None:
                 continue
             if not found:
-                return another(record.partition, expected[0])
+                return lost_text(record.partition, expected[0])
             expected.popleft()
             if not expected:
                 del wanted[record.partition]
     return ""
 
 
-def another(partition: int, lost: Sought) -> str:
+def lost_text(partition: int, lost: Sought) -> str:
     """Returns the message for an applied record that the log has lost, or whose skipped predecessors have changed."""
     skipped = lost.offset_first < lost.offset
     before = f", or a record from {lost.offset_first} on is not the one that was skipped before it" if skipped else ""

@@ -13,15 +13,15 @@ order (R5). Until the worker has read that place, the old batches may still coun
 before a log end offset that was requested after the acknowledgement. If it does not, the log lost it, or every worker skips it. Then the
 incarnation ends too (R10). Safety needs no timer, and no batch is sent twice without need.
 
-Every record appended here is signed with the key in force and has this worker's view of the log (R10). While `hold` returns a reason, this
-worker appends only fills.
+Every record appended here is signed with the key in force and has this worker's view of the log (R10). While `may_not_append` returns
+a reason, this worker appends only fills.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from joiner.core import Joiner
 from joiner.queue import AdmittedSubmission, Batch, Pending, SubmissionQueue
@@ -51,7 +51,6 @@ SEQUENTIAL_S = 30.0
 If payloads take longer than the hole_timeout of other workers, every batch whose records are sent together would be filled.
 """
 
-
 APPENDS_S = 10.0
 """The window for the duration of an append: the shortest append of the last 10 to 20 seconds counts."""
 
@@ -73,6 +72,16 @@ class Keys(Protocol):
     def public_keys(self) -> list[bytes]:
         """Returns the public halves of all keys that this worker has."""
         ...
+
+
+class _Registering(NamedTuple):
+    """A register record that is on its way."""
+
+    nonce: bytes
+    incarnation: asyncio.Future[int]
+    """The incarnation that it begins, once this worker has read it."""
+    public_key: bytes
+    """The key that signed it."""
 
 
 class _Session:
@@ -116,16 +125,16 @@ class Sender(Generic[Decision]):
         self.queue.append_s = self._appends.value
         self.unresolved: dict[tuple[int, int], Batch[Decision]] = {}
         """Batches that are sent and not decided yet, by name."""
-        self.hold: Callable[[], str | None] = lambda: None
+        self.may_not_append: Callable[[], str | None] = lambda: None
         """Returns the reason why only fills may be appended now; None when all records may. The driver sets it."""
         self.sending: Callable[[tuple[int, int], Batch[Decision]], AbstractContextManager[None]] = lambda name, batch: nullcontext()
         """Returns a context that is entered around the appends of a batch, for observers."""
         self._session: _Session | None = None
         self._writer: Writer | None = None
         self._writer_failed = ""
-        self._registering: tuple[bytes, asyncio.Future[int], bytes] | None = None  # nonce, incarnation, key
+        self._registering: _Registering | None = None
         self._acknowledged: set[tuple[int, int] | bytes] = set()  # names of batches, nonces of register records
-        self._expected: dict[tuple[int, int] | bytes, int] = {}  # of those: the ordering offset before which the record must be
+        self._expected: dict[tuple[int, int] | bytes, int] = {}  # the same names -> the ordering offset before which the record must be
         self._sequential_until_s = 0.0
         self._nonces: set[bytes] = set()
         self._registered_s: dict[int, float] = {}  # this worker's incarnations -> loop time when their register records were read
@@ -148,10 +157,10 @@ class Sender(Generic[Decision]):
 
     def not_ready(self) -> str | None:
         """Returns the reason why no submission can be admitted now; None if one can."""
-        if (why := self.hold()) is not None:
+        if (why := self.may_not_append()) is not None:
             return why
         if (log_state := self._joiner.log_state) is not None and self._keys.key_for(log_state.key) is None:
-            return no_key(log_state.key, self._keys.public_keys())
+            return key_missing_text(log_state.key, self._keys.public_keys())
         session = self._session
         if session is None or session.broken:
             return "this worker has no incarnation yet: it is reading the log up to its register record, or registering again"
@@ -183,10 +192,10 @@ class Sender(Generic[Decision]):
         """Handle a step that is durable now: answer the batches that it decided, and queue again those that will never count."""
         now_s = asyncio.get_running_loop().time()
         for state in ready.registered:
-            if self._registering is not None and state.nonce == self._registering[0]:
+            if self._registering is not None and state.nonce == self._registering.nonce:
                 self._registered_s[state.incarnation] = now_s
-                if not self._registering[1].done():
-                    self._registering[1].set_result(state.incarnation)
+                if not self._registering.incarnation.done():
+                    self._registering.incarnation.set_result(state.incarnation)
         for batch, decided in zip(ready.batches, outcomes, strict=True):
             if batch.incarnation in self._registered_s:
                 self._resolve_own(batch, decided, now_s)
@@ -201,7 +210,7 @@ class Sender(Generic[Decision]):
         if session is not None and session.key.public_key != key:
             session.broken = session.broken or "another key of the notary is in force"
             self._send_again(list(self.unresolved))
-        if self._registering is not None and self._registering[2] != key:
+        if self._registering is not None and self._registering.public_key != key:
             self._stop_registering("another key of the notary is in force")
 
     def acknowledged(self) -> frozenset[tuple[int, int] | bytes]:
@@ -214,7 +223,7 @@ class Sender(Generic[Decision]):
         Once the log is applied up to there, the records were read or never will be. If one was not read, the log lost it, or every worker
         skips it (R10). Then this worker begins a new incarnation, which sends those batches again.
         """
-        pending = self.unresolved.keys() | ({self._registering[0]} if self._registering is not None else set())
+        pending = self.unresolved.keys() | ({self._registering.nonce} if self._registering is not None else set())
         self._acknowledged &= pending
         # The log may have lost its end since then. So do not wait for records beyond its present end.
         self._expected = {name: min(end, log_end_offset) for name, end in self._expected.items() if name in pending}
@@ -226,7 +235,7 @@ class Sender(Generic[Decision]):
         if self._session is not None and any(isinstance(name, tuple) and name[0] == self._session.incarnation for name in late):
             self._session.broken = self._session.broken or "an append that was acknowledged is not in the log"
             self._wake.set()
-        if self._registering is not None and self._registering[0] in late:
+        if self._registering is not None and self._registering.nonce in late:
             self._stop_registering("a register record that was acknowledged is not in the log")
 
     def wake(self) -> None:
@@ -234,9 +243,9 @@ class Sender(Generic[Decision]):
         self._wake.set()
 
     def _stop_registering(self, why: str) -> None:
-        if self._registering is not None and not self._registering[1].done():
-            self._registering[1].set_exception(OutcomeUnknown(why))
-            self._registering[1].exception()  # marks it as retrieved: if the append fails first, nobody awaits this future
+        if self._registering is not None and not self._registering.incarnation.done():
+            self._registering.incarnation.set_exception(OutcomeUnknown(why))
+            self._registering.incarnation.exception()  # marks it as retrieved: if the append fails first, nobody awaits this future
 
     def _resolve_own(self, ordered: OrderedBatch, decided: Sequence[Decision], now_s: float) -> None:
         name = (ordered.incarnation, ordered.sequence)
@@ -319,7 +328,7 @@ class Sender(Generic[Decision]):
                     # The step that read its register record also read a key record.
                     session.broken = "another key of the notary is in force"
                 logger.info("registered worker=%s incarnation=%d", self._worker_name, session.incarnation)
-                await self._live(session)
+                await self._send_until_broken(session)
                 logger.warning("the incarnation ended, registering again incarnation=%d: %s", session.incarnation, session.broken)
             except OutcomeUnknown as problem:
                 # The register record may be in the log nevertheless: then it begins an incarnation that stays silent.
@@ -339,7 +348,7 @@ class Sender(Generic[Decision]):
                 # Fills need a working writer even before this worker has an incarnation: the head may wait for them.
                 raise OutcomeUnknown(self._writer_failed)
             log_state = self._joiner.log_state
-            if log_state is None or self.hold() is not None:
+            if log_state is None or self.may_not_append() is not None:
                 missing = b""  # a later key record may not have been read yet, so waiting begins again
             elif (key := self._keys.key_for(log_state.key)) is not None:
                 return key
@@ -349,7 +358,7 @@ class Sender(Generic[Decision]):
                     missing, since_s = log_state.key, now_s
                 elif not self._registered_s and now_s - since_s >= KEY_WAIT_S:
                     # This worker has read the log to its end, and would have read a later key record by now.
-                    raise Fatal(FatalCode.KEY_MISSING, no_key(log_state.key, self._keys.public_keys()))
+                    raise Fatal(FatalCode.KEY_MISSING, key_missing_text(log_state.key, self._keys.public_keys()))
             if self._fatal is not None:
                 raise self._fatal
             self._wake.clear()
@@ -360,7 +369,7 @@ class Sender(Generic[Decision]):
         self._nonces.add(nonce)
         registered: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         # Set this before the record can be read back.
-        self._registering = (nonce, registered, key.public_key)
+        self._registering = _Registering(nonce, registered, key.public_key)
         record = Register(nonce, self._joiner.history.view, FORMAT_VERSION, self._worker_name, self._software_version)
         await writer.append(ORDERING, None, self._signed(record, key))
         self._acknowledged.add(nonce)
@@ -369,7 +378,7 @@ class Sender(Generic[Decision]):
         finally:
             self._registering = None
 
-    async def _live(self, session: _Session) -> None:
+    async def _send_until_broken(self, session: _Session) -> None:
         """Send batches until the incarnation must end."""
         async with asyncio.TaskGroup() as sends:
             while not session.broken and self._fatal is None:
@@ -387,13 +396,13 @@ class Sender(Generic[Decision]):
             if self.queue:
                 logger.info("a payload partition has a leader again")
             self._leaderless_since_s = None
-        while self.queue and self.hold() is None and not session.holds_back:
-            # Once the log has decided or filled a batch, its append may hang without delaying other batches.
-            gathering = any((session.incarnation, sequence) in self.unresolved for sequence in session.appending_since)
+        while self.queue and self.may_not_append() is None and not session.holds_back:
+            # The append of a batch that the log has decided or filled may hang: it does not delay other batches.
+            is_appending = any((session.incarnation, sequence) in self.unresolved for sequence in session.appending_since)
             if self.reading_is_behind():
                 return
             if len(session.appending_since) >= settings.in_flight_max or (
-                gathering and self.queue.queued_bytes < settings.batch_bytes_early
+                is_appending and self.queue.queued_bytes < settings.batch_bytes_early
             ):
                 return
             partition = self._choice.choose(self._leaders(), self.queue.queued_bytes)
@@ -420,10 +429,10 @@ class Sender(Generic[Decision]):
         declared = 0 if log_state is None else log_state.payload_partitions
         return {partition: leader for partition, leader in self._log.leaders().items() if partition < declared}
 
-    async def _send(self, session: _Session, sequence: int, partition: int, batch: Batch[Decision], in_turn: bool) -> None:
+    async def _send(self, session: _Session, sequence: int, partition: int, batch: Batch[Decision], sequentially: bool) -> None:
         """Append both records together (R1). If a crash leaves only one of them, peers fill the hole of the entry, or drop the payload.
 
-        `in_turn`: append the entry only after the payload is acknowledged. Later batches wait meanwhile, so that the entries of an
+        `sequentially`: append the entry only after the payload is acknowledged. Later batches wait meanwhile, so that the entries of an
         incarnation still enter the log in order, without a gap.
         """
         ids = tuple([request.transaction_id for request in batch.requests])
@@ -435,8 +444,8 @@ class Sender(Generic[Decision]):
         both: list[BaseException | None]
         try:
             with self.sending((session.incarnation, sequence), batch):
-                if in_turn:
-                    both = await self._in_turn(session, payload, ordering)
+                if sequentially:
+                    both = await self._append_sequentially(session, payload, ordering)
                 else:
                     both = list(await asyncio.gather(payload, ordering, return_exceptions=True))
         finally:
@@ -452,7 +461,7 @@ class Sender(Generic[Decision]):
             now_s = asyncio.get_running_loop().time()
             self._appends.measured(now_s - since_s, now_s)
 
-    async def _in_turn(
+    async def _append_sequentially(
         self, session: _Session, payload: Coroutine[Any, Any, None], ordering: Coroutine[Any, Any, None]
     ) -> list[BaseException | None]:
         """Append the payload, then the entry. Returns the problem that prevented one of them, if any."""
@@ -491,13 +500,13 @@ class Sender(Generic[Decision]):
 
     async def append_fence(self, fence: FenceWanted) -> None:
         """Append a fence (R5); nothing while this worker has no incarnation or may not append."""
-        if (session := self._session) is not None and self.hold() is None:
+        if (session := self._session) is not None and self.may_not_append() is None:
             record = Fence(session.incarnation, self._joiner.history.view, fence.incarnation, fence.sequence_last)
             await self._append(ORDERING, None, self._signed(record, session.key))
 
     async def append_checkpoint(self, tree_size: int, root: bytes) -> None:
         """Append a checkpoint (R9); nothing while this worker has no incarnation or may not append."""
-        if (session := self._session) is not None and self.hold() is None:
+        if (session := self._session) is not None and self.may_not_append() is None:
             record = Checkpoint(session.incarnation, self._joiner.history.view, tree_size, root)
             await self._append(ORDERING, None, self._signed(record, session.key))
 
@@ -524,7 +533,7 @@ class Sender(Generic[Decision]):
                 self._stop_registering(str(problem))
 
 
-def no_key(wanted: bytes, present: list[bytes]) -> str:
+def key_missing_text(wanted: bytes, present: list[bytes]) -> str:
     """Returns the message for a worker that lacks the key in force."""
     return (
         f"the key in force in this log is {wanted.hex()}, and this worker has {', '.join([key.hex() for key in present])}: it cannot sign"

@@ -14,7 +14,7 @@ class JoinerLimits(Struct, frozen=True):
     # A silent incarnation is fenced only while payloads in memory cost this much, or a quarter of their limit, or while one of them makes a
     # restart read more than this number of payloads of its partition again: else a fence is of no use.
     fence_bytes_min: Fixed[int] = 32 << 20
-    held_back_max: Fixed[int] = 10_000
+    reread_records_max: Fixed[int] = 10_000
     queue_ids_max: Fixed[int] = 500_000
     # About 5 ms of work: a longer step blocks the event loop, and is no cheaper for each request. A batch is never divided.
     step_requests_max: Fixed[int] = 250

@@ -61,4 +61,4 @@ class JoinerSnapshot(Struct, frozen=True):
     dropped: tuple[tuple[int, DroppedRecords], ...]
     """By payload partition."""
     awaited: Awaited | None
-    read_again: bool
+    is_rereading: bool

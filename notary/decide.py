@@ -76,15 +76,15 @@ def _reject(
 ) -> Decision:
     id_ = request.transaction_id
     own = sha256(id_).digest()
-    by = {state: consumer for state, consumer in reserved.items() if consumer != own} if reserved else {}
-    by |= {state: sha256(consumed[state]).digest() for state in (*request.inputs, *request.references) if state in consumed}
-    if conflicts := _conflicts(request.inputs, Kind.INPUT, by):
+    consumers = {state: consumer for state, consumer in reserved.items() if consumer != own} if reserved else {}
+    consumers |= {state: sha256(consumed[state]).digest() for state in (*request.inputs, *request.references) if state in consumed}
+    if conflicts := _conflicts(request.inputs, Kind.INPUT, consumers):
         return Decision(position, id_, Outcome.INPUT_CONFLICT, log_time_ms, conflicts)
-    if conflicts := _conflicts(request.references, Kind.REFERENCE, by):
+    if conflicts := _conflicts(request.references, Kind.REFERENCE, consumers):
         return Decision(position, id_, Outcome.REFERENCE_CONFLICT, log_time_ms, conflicts)
     return Decision(position, id_, Outcome.OUTSIDE_TIME_WINDOW, log_time_ms)
 
 
-def _conflicts(states: Iterable[StateRef], kind: Kind, by: dict[StateRef, bytes]) -> tuple[Conflict, ...]:
-    """Returns the conflicts, in the ascending order of the request's states."""
-    return tuple([Conflict(state, kind, by[state]) for state in states if state in by])
+def _conflicts(states: Iterable[StateRef], kind: Kind, consumers: dict[StateRef, bytes]) -> tuple[Conflict, ...]:
+    """Returns the conflicts, in the ascending order of the request's states. `consumers`: by state, the hash of its consumer's id."""
+    return tuple([Conflict(state, kind, consumers[state]) for state in states if state in consumers])

@@ -17,7 +17,7 @@ from joiner import Driver, Sender
 from notary.agreement import turn_comes_ms
 from notary.decision import Decision
 from notary.index import Index
-from notary.index.scrub import EXIT_ROTTEN, EXIT_SOUND
+from notary.index.scrub import EXIT_CORRUPT, EXIT_SOUND
 from notary.tree import TILE_WIDTH
 from ordering.errors import Fatal
 from ordering.settings import Fixed, Positive, Seconds
@@ -177,7 +177,7 @@ class SelfCheck:
         while True:
             await asyncio.sleep(self._settings.scrub_s)
             code, stdout, stderr = await output_of("notary.index.scrub", str(self._index.directory))
-            if code == EXIT_ROTTEN and stdout:
+            if code == EXIT_CORRUPT and stdout:
                 raise self._index.quarantine(stdout)
             if code != EXIT_SOUND:
                 logger.warning("the index could not be scrubbed: its process ended with code=%s: %s", code, stdout or stderr)

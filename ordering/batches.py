@@ -50,8 +50,8 @@ class BatchHead(NamedTuple):
     """The leader epoch."""
     magic: int
     attributes: int
-    last_delta: int
-    """The offset of the last record, from the base offset."""
+    last_offset_delta: int
+    """The last record's offset minus the base offset."""
 
 
 def heads(records: bytes | memoryview) -> Iterator[BatchHead]:
@@ -59,11 +59,11 @@ def heads(records: bytes | memoryview) -> Iterator[BatchHead]:
     end = 0
     while end + _HEAD.size <= len(records):
         start = end
-        base_offset, length, epoch, magic, _, attributes, last_delta = _HEAD.unpack_from(records, start)
+        base_offset, length, epoch, magic, _, attributes, last_offset_delta = _HEAD.unpack_from(records, start)
         end = start + _BEFORE_LENGTH_ENDS + length
         if length <= 0 or end > len(records):
             return
-        yield BatchHead(start, end, base_offset, epoch, magic, attributes, last_delta)
+        yield BatchHead(start, end, base_offset, epoch, magic, attributes, last_offset_delta)
 
 
 class CompressedBatch(Exception):
@@ -105,7 +105,7 @@ async def without_headers(records: bytes) -> bytes:
         if codec := head.attributes & _CODEC_BITS:
             name = _CODECS[codec] if codec < len(_CODECS) else f"codec {codec}"
             raise CompressedBatch(f"the batch at offset {head.base_offset} is compressed ({name})")
-        pieces = await _pieces(records, head.start + _RECORDS_FROM, head.end, head.last_delta + 1)
+        pieces = await _pieces(records, head.start + _RECORDS_FROM, head.end, head.last_offset_delta + 1)
         if pieces is None:
             continue
         batch = records[head.start : head.end]
@@ -119,9 +119,9 @@ async def without_headers(records: bytes) -> bytes:
 
 
 async def _pieces(records: bytes, at: int, end: int, count: int) -> list[bytes] | None:
-    """Returns the `count` records between two indexes in the form that the client must decode, in pieces.
+    """Returns the `count` records between two indexes, in pieces, in the form that the client must decode.
 
-    None if all are correct already, or if no broker accepts such a batch.
+    Returns None if all are correct already, or if no broker accepts such a batch.
     """
     found: list[bytes] = []
     copied, number = at, 0
@@ -132,10 +132,10 @@ async def _pieces(records: bytes, at: int, end: int, count: int) -> list[bytes] 
             start = at
             length, body, is_exact = _varint(records, at)
             at = body + length
-            offset, after_time, key, value, headers, are_exact = _fields(records, body)
+            offset_delta, after_time, key, value, headers, are_exact = _fields(records, body)
             if not body < headers < at <= end:
                 return None
-            if headers + 1 != at or offset != number or not (is_exact and are_exact):  # a count of 0 headers is one byte
+            if headers + 1 != at or offset_delta != number or not (is_exact and are_exact):  # a count of 0 headers is one byte
                 made = records[body:after_time] + _encoded(number)
                 for each in (key, value):
                     made += _NULL if each is None else _encoded(len(records[each])) + records[each]
@@ -151,19 +151,19 @@ async def _pieces(records: bytes, at: int, end: int, count: int) -> list[bytes] 
 def _fields(records: bytes, at: int) -> tuple[int, int, slice | None, slice | None, int, bool]:
     """Returns the parts of the record whose body begins at `at`.
 
-    These are its offset from the batch's, the index after its time, its key and value (None for null), and the index of the count of its
-    headers. The last part is False if a number in it has more than 32 bits.
+    These are its offset delta, the index after its timestamp delta, its key and value (None for null), and the index of its header count.
+    The last part is False if one of the record's numbers has more than 32 bits.
     """
     at += 1  # attributes
-    while records[at] & 0x80:  # the time, from the batch's
+    while records[at] & 0x80:  # the timestamp delta
         at += 1
     after_time = at + 1
-    offset, at, exact_offset = _varint(records, after_time)
+    offset_delta, at, exact_offset = _varint(records, after_time)
     length, at, exact_key = _varint(records, at)
     key = slice(at, at := at + length) if length >= 0 else None
     length, at, exact_value = _varint(records, at)
     value = slice(at, at := at + length) if length >= 0 else None
-    return offset, after_time, key, value, at, exact_offset and exact_key and exact_value
+    return offset_delta, after_time, key, value, at, exact_offset and exact_key and exact_value
 
 
 def _varint(records: bytes, at: int) -> tuple[int, int, bool]:

@@ -38,7 +38,7 @@ contradicts its index.
 
 
 class KafkaSecurity(msgspec.Struct, frozen=True, kw_only=True):
-    """TLS and SASL settings for connections to the brokers. None in its place: `PLAINTEXT`, for a private network or a trial."""
+    """TLS and SASL settings for connections to the brokers. A client without them uses `PLAINTEXT`, for a private network or a trial."""
 
     protocol: str = "SSL"
     """`PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`."""
@@ -56,11 +56,11 @@ class KafkaSecurity(msgspec.Struct, frozen=True, kw_only=True):
         settings: dict[str, Any] = {"security_protocol": self.protocol}
         if self.protocol.endswith("SSL"):
             try:
-                # An empty password: without one, OpenSSL would ask at the terminal for that of an encrypted key.
+                # With an encrypted key and no password here, OpenSSL would ask for it at the terminal.
                 settings["ssl_context"] = create_ssl_context(
                     cafile=self.ca_file, certfile=self.cert_file, keyfile=self.key_file, password=""
                 )
-            except (OSError, ValueError) as problem:  # SSLError is an OSError; the other is for a path with a NUL
+            except (OSError, ValueError) as problem:  # SSLError is an OSError; a path with a NUL raises ValueError
                 given = [file for file in (self.ca_file, self.cert_file, self.key_file) if file]
                 # Errors of `ssl` do not name the file.
                 unreadable = [file for file in given if not os.access(file, os.R_OK)]
@@ -141,24 +141,24 @@ class ClusterFacts(msgspec.Struct, frozen=True):
 
 
 async def describe_cluster(client: AIOKafkaAdminClient, topics: list[str]) -> ClusterFacts:
-    """Describe the cluster and these topics, asking one broker. Raises `KafkaError`, and `NotReady` while a topic is being created."""
-    answer = await client._send_request(TopicsRequest(topics))
+    """Describe the cluster and these topics, from one broker's response. Raises `KafkaError`; `NotReady` while a topic is being created."""
+    response = await client._send_request(TopicsRequest(topics))
     found: dict[str, TopicFacts] = {}
-    for code, name, topic_id, _, partitions, *_ in answer.topics:
+    for code, name, topic_id, _, partitions, *_ in response.topics:
         if code in (3, 29):  # unknown topic; not authorized, which a broker returns for topics that this user may not describe
             continue
         if code != 0:
             raise NotReady(f"Kafka topic {name} cannot be described now: {error_text(for_code(code)())}")
         counts = {index: len(replicas) for _, index, _, _, replicas, *_ in partitions}
         found[name] = TopicFacts(str(topic_id), tuple(counts[index] for index in sorted(counts)))
-    return ClusterFacts(answer.cluster_id or "", len(answer.brokers), found)
+    return ClusterFacts(response.cluster_id or "", len(response.brokers), found)
 
 
 async def finalized_features(client: AIOKafkaAdminClient) -> dict[str, int]:
     """Returns the finalized features of the cluster, such as `metadata.version`, with their levels; empty when the broker reports none."""
-    answer = await client._send_request(FeaturesRequest())
-    encoded = answer.tags.get(_FINALIZED_FEATURES)
-    if answer.error_code or encoded is None:
+    response = await client._send_request(FeaturesRequest())
+    encoded = response.tags.get(_FINALIZED_FEATURES)
+    if response.error_code or encoded is None:
         return {}
     return {name: level for name, level, *_ in _FEATURES.decode(BytesIO(encoded)) or ()}
 
@@ -315,6 +315,10 @@ class _AlterSettingsRequest0(RequestStruct):  # type: ignore[misc]
     )
 
 
+_SET: Final = 0
+"""The operation of IncrementalAlterConfigs that sets a value."""
+
+
 class AlterSettingsRequest(Request[_AlterSettingsRequest0]):  # type: ignore[misc]
     """IncrementalAlterConfigs, version 0 (Kafka 2.3 and newer): sets these settings of topics or brokers, and leaves all others."""
 
@@ -326,6 +330,5 @@ class AlterSettingsRequest(Request[_AlterSettingsRequest0]):  # type: ignore[mis
 
     def build(self, request_struct_class: type[_AlterSettingsRequest0]) -> _AlterSettingsRequest0:
         """Returns the request struct for the wire."""
-        to_set = 0
-        changes = [(self._resource, name, [(key, to_set, value) for key, value in some.items()]) for name, some in self._settings.items()]
+        changes = [(self._resource, name, [(key, _SET, value) for key, value in some.items()]) for name, some in self._settings.items()]
         return request_struct_class(changes, self._validate_only)

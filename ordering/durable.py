@@ -129,7 +129,7 @@ def move_into_place(made: Path, target: Path) -> None:
 
 
 def _write_new(file: Path, content: bytes, mode: int) -> None:
-    """Raises `OSError`, and then leaves no file of its own."""
+    """Create a file that does not exist yet, and sync its content. Raises `OSError`, and then leaves no file of its own."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(descriptor, "wb") as out:

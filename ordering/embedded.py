@@ -48,8 +48,8 @@ class _Pending(msgspec.Struct):
     """One append that waits for its fsync."""
 
     partition: int
-    key: bytes
-    value: bytes
+    row_key: bytes
+    row: bytes
     durable: asyncio.Future[None]
 
 
@@ -252,7 +252,7 @@ class EmbeddedLog:
         """Make a group durable; runs in the log's thread. `write` holds the GIL but is short, `flush_wal` is long and releases it."""
         batch = WriteBatch(raw_mode=True)
         for pending in group:
-            batch.put(pending.key, pending.value)
+            batch.put(pending.row_key, pending.row)
         # A crash between the two lines keeps all of the group or nothing: it is one write batch, and none of it was acknowledged.
         self._store.write(batch)
         self._store.flush_wal(True)
@@ -283,7 +283,7 @@ class EmbeddedWriter:
             raise OutcomeUnknown(self._broken) from problem
 
     async def close(self) -> None:
-        """Mark the writer closed. Appends under way still wait for their fsync, which is short, or fails them."""
+        """Mark the writer closed. Appends under way still wait for their fsync, which is short."""
         self._broken = "it was closed"
 
 

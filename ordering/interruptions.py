@@ -47,11 +47,11 @@ class Interruptions:
     async def _send_and_check(self, node: int, request: Any, **how: Any) -> Any:
         if not isinstance(request, FetchRequest):
             return await self._send(node, request, **how)
-        asked = {TopicPartition(topic, number): offset for topic, parts in request.topics for number, offset, *_ in parts}
+        requested = {TopicPartition(topic, number): offset for topic, parts in request.topics for number, offset, *_ in parts}
         try:
             response = await self._send(node, request, **how)
         except KafkaError:
-            self._failed |= asked.keys()
+            self._failed |= requested.keys()
             raise
         connection = self._client._conns.get((node, ConnectionGroup.DEFAULT))
         for topic, parts in response.topics:
@@ -60,7 +60,7 @@ class Interruptions:
                 if error_code:
                     self._failed.add(partition)
                 else:
-                    self._fetched(partition, asked[partition], connection, high_watermark, records or b"")
+                    self._fetched(partition, requested[partition], connection, high_watermark, records or b"")
         return response
 
     def _fetched(self, partition: TopicPartition, offset: int, connection: Any, high_watermark: int, records: bytes) -> None:
@@ -83,5 +83,5 @@ def batches(records: bytes | memoryview) -> tuple[list[int], int]:
     offset_next = 0
     for head in heads(records):
         epochs.append(head.epoch)
-        offset_next = head.base_offset + head.last_delta + 1
+        offset_next = head.base_offset + head.last_offset_delta + 1
     return epochs, offset_next

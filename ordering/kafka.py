@@ -40,7 +40,7 @@ from ordering.leadership import Leadership
 from ordering.local_reader import POLL_RECORDS_MAX, check_partitions, describe
 from ordering.log import ORDERING, BrokerSeen, Leader, LogOffsets, Record
 from ordering.settings import LogSettings
-from ordering.topics import EITHER, LOG, MESSAGE_BYTES_MAX, inspect, topic_names
+from ordering.topics import EITHER_TIMES, LOG_TIMES, MESSAGE_BYTES_MAX, inspect, topic_names
 
 BATCH_BYTES_MAX: Final = 1024 * 1024
 FETCH_PARTITION_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -73,7 +73,7 @@ class KafkaTimeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FetchSize:
-    """The bytes that a reader requests from each broker in one fetch. A timeout halves this size, and each quick fetch adds some.
+    """The bytes that a reader requests from each broker in one fetch. A timeout halves this size, and each quick fetch increases it a bit.
 
     Otherwise a reader over a slow line would never get a long backlog: every fetch would have the same size and time out. The size stops
     growing long before fetches time out, since each failed fetch interrupts reading (R10). A broker that has no backlog answers quickly,
@@ -157,7 +157,7 @@ class KafkaLog:
         timeouts = timeouts or KafkaTimeouts()
         names = topic_names(topic_prefix)
         async with admin(bootstrap, client_id, security, timeouts.open_ms) as client:
-            facts, problems = await inspect(client, topic_prefix, timeouts.topics_ms, times=EITHER if mirror else LOG)
+            facts, problems = await inspect(client, topic_prefix, timeouts.topics_ms, times=EITHER_TIMES if mirror else LOG_TIMES)
         if problems:
             raise ConfigurationError(" ".join(problems))
         ordering, payload = (facts.topics[name] for name in names)
@@ -271,14 +271,14 @@ class KafkaLog:
                 await self._watcher.start()
             # A watcher that has not described the topics yet knows no leader: then all partitions are requested.
             led = {ORDERING, *(self.leaders() or self._partitions)}
-            asked = {partition: topic_partition for partition, topic_partition in self._partitions.items() if partition in led}
-            partitions = list(asked.values())
+            requested = {partition: topic_partition for partition, topic_partition in self._partitions.items() if partition in led}
+            partitions = list(requested.values())
             firsts = await self._watcher.beginning_offsets(partitions)
             ends = await self._watcher.end_offsets(partitions)
         except BaseException:
             await self._drop_watcher()
             raise
-        return {partition: LogOffsets(firsts[topic_partition], ends[topic_partition]) for partition, topic_partition in asked.items()}
+        return {partition: LogOffsets(firsts[topic_partition], ends[topic_partition]) for partition, topic_partition in requested.items()}
 
     def leaders(self) -> Mapping[int, Leader]:
         """Returns the payload partitions that have a leader, each with its leader; at most a few seconds old.
@@ -378,8 +378,8 @@ class KafkaWriter:
         self._producer = producer
         self._partitions = partitions
         self._timeouts = timeouts
-        self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._limits: set[asyncio.Timeout] = set()
+        self._send_locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._deadlines: set[asyncio.Timeout] = set()
         self._broken: str | None = None
         self._closed = False
 
@@ -424,11 +424,11 @@ class KafkaWriter:
 
     async def _deliver(self, partition: int, send: Callable[[], Awaitable["asyncio.Future[Any]"]]) -> Any:
         """Returns what the brokers acknowledged. One call of `send` at a time for each topic-partition, first come, first served."""
-        limit = asyncio.timeout(self._timeouts.append_ms / 1000)
-        self._limits.add(limit)
+        deadline = asyncio.timeout(self._timeouts.append_ms / 1000)
+        self._deadlines.add(deadline)
         try:
-            async with limit:
-                async with self._turns[partition]:
+            async with deadline:
+                async with self._send_locks[partition]:
                     await self._producer.wait_until_known(self._partitions[partition])
                     self._check()
                     delivery = await send()
@@ -443,7 +443,7 @@ class KafkaWriter:
             self._break(f"{describe(partition)} answered {error_text(problem)}")
             raise OutcomeUnknown(str(self._broken)) from problem
         finally:
-            self._limits.discard(limit)
+            self._deadlines.discard(deadline)
 
     async def close(self) -> None:
         """Fail what is in flight with `OutcomeUnknown`, send no more, disconnect; takes `close_ms` at most."""
@@ -453,10 +453,10 @@ class KafkaWriter:
         self._break("it was closed")
         now = asyncio.get_running_loop().time()
         try:
-            for limit in self._limits:
+            for deadline in self._deadlines:
                 # An expired timeout cannot be rescheduled; its append is cancelled in the loop's next iteration.
-                if not limit.expired():
-                    limit.reschedule(now)
+                if not deadline.expired():
+                    deadline.reschedule(now)
         finally:
             await self._producer.abandon(self._timeouts.close_ms / 1000)
 

@@ -33,16 +33,16 @@ class Leadership:
         self._client = client
         self._limit_s = connect_ms / 1000
         self._request_s = client._request_timeout_ms / 1000
-        self._asked = 0
+        self._requests_sent = 0
         self._latest: dict[tuple[str, int], tuple[int, int, list[int]]] = {}  # (topic id, partition) -> epoch, leader, in sync
         # The timeout at construction applies to connecting; `_connect` gives each connection the timeout for its requests.
         client._request_timeout_ms = min(connect_ms, client._request_timeout_ms)
-        self._connect_slowly = client._get_conn
+        self._get_connection = client._get_conn
         client._get_conn = self._connect
         client._metadata_update = self._update
 
     async def _connect(self, node: int, **how: Any) -> Any:
-        connection = await self._connect_slowly(node, **how)
+        connection = await self._get_connection(node, **how)
         if connection is not None:
             connection._request_timeout = self._request_s
         return connection
@@ -51,24 +51,24 @@ class Leadership:
         """Request Metadata from one broker after another, from where the last round ended, until one replies; returns True if one did."""
         nodes = sorted(broker.nodeId for broker in cluster.brokers())
         for _ in nodes:
-            self._asked += 1
-            node = nodes[self._asked % len(nodes)]
+            self._requests_sent += 1
+            node = nodes[self._requests_sent % len(nodes)]
             try:
                 connection = await self._connect(node)
                 async with asyncio.timeout(self._limit_s):
-                    answer = None if connection is None else await connection.send(TopicsRequest(sorted(topics)))
+                    response = None if connection is None else await connection.send(TopicsRequest(sorted(topics)))
             except (KafkaError, TimeoutError):
                 continue
-            if answer is not None and answer.brokers:
-                cluster.update_metadata(self._newest(answer))
+            if response is not None and response.brokers:
+                cluster.update_metadata(self._newest(response))
                 return True
         cluster.failed_update(None)
         return False
 
-    def _newest(self, answer: Any) -> SimpleNamespace:
+    def _newest(self, response: Any) -> SimpleNamespace:
         """Returns the reply in the form of version 5, which aiokafka reads. Known leaders replace older ones in the reply."""
         topics = []
-        for code, name, topic_id, internal, partitions, *_ in answer.topics:
+        for code, name, topic_id, internal, partitions, *_ in response.topics:
             found: list[tuple[Any, ...]] = []
             for error, number, leader, epoch, replicas, in_sync, *_ in partitions:
                 latest = self._latest.get((str(topic_id), number))
@@ -76,8 +76,8 @@ class Leadership:
                     latest = self._latest[str(topic_id), number] = (epoch, leader, in_sync)
                 found.append((error, number, latest[1], replicas, latest[2], []))
             topics.append((code, name, internal, found))
-        brokers = [(node, host, port, rack) for node, host, port, rack, *_ in answer.brokers]
-        return SimpleNamespace(API_VERSION=5, brokers=brokers, controller_id=answer.controller_id, topics=topics)
+        brokers = [(node, host, port, rack) for node, host, port, rack, *_ in response.brokers]
+        return SimpleNamespace(API_VERSION=5, brokers=brokers, controller_id=response.controller_id, topics=topics)
 
     def disconnect(self, node: int) -> None:
         """Fail the requests in flight to this broker, as a broken connection would."""

@@ -119,8 +119,8 @@ def _decode_item(data: bytes, at: int, position: int) -> tuple[Item, int]:
 def _decode_decided(data: bytes, at: int, position: int) -> tuple[Decided, int]:
     leaf = _take(data, at, LEAF.size)
     at += LEAF.size
-    prefix, stands, _, _, outcome, count, digest = LEAF.unpack(leaf)
-    if prefix != LEAF_PREFIX or stands != position:
+    prefix, leaf_position, _, _, outcome, count, digest = LEAF.unpack(leaf)
+    if prefix != LEAF_PREFIX or leaf_position != position:
         raise CorruptRecord(f"the item at position {position} has no leaf of that position")
     if outcome >= len(_KINDS_BY_OUTCOME):
         raise CorruptRecord(f"the item at position {position} has outcome {outcome}, which does not exist")
@@ -132,11 +132,11 @@ def _decode_decided(data: bytes, at: int, position: int) -> tuple[Decided, int]:
     if any(byte != kind for byte in conflicts[STATE_REF_BYTES::CONFLICT_BYTES]):
         raise CorruptRecord(f"the item at position {position} has a conflict of another kind than its outcome")
     _check_ascends([conflicts[start : start + STATE_REF_BYTES] for start in range(0, len(conflicts), CONFLICT_BYTES)], position)
-    (number,) = _U32.unpack_from(data, at)
+    (input_count,) = _U32.unpack_from(data, at)
     at += _U32.size
-    if number and outcome:
-        raise CorruptRecord(f"the item at position {position} is a rejection and consumes {number} states")
-    states = _take(data, at, number * STATE_REF_BYTES)
+    if input_count and outcome:
+        raise CorruptRecord(f"the item at position {position} is a rejection and consumes {input_count} states")
+    states = _take(data, at, input_count * STATE_REF_BYTES)
     inputs = tuple([states[start : start + STATE_REF_BYTES] for start in range(0, len(states), STATE_REF_BYTES)])
     _check_ascends(inputs, position)
     return Decided(leaf, conflicts, inputs), at + len(states)

@@ -60,10 +60,10 @@ _AT_LEAST: Final = {"max.message.bytes": MESSAGE_BYTES_MAX}
 _TIMES: Final = "message.timestamp.type"
 APPEND_TIME: Final = "LogAppendTime"
 COPIED_TIME: Final = "CreateTime"
-LOG: Final = frozenset({APPEND_TIME})
+LOG_TIMES: Final = frozenset({APPEND_TIME})
 """The time types of a log's ordering topic."""
-_MIRROR: Final = frozenset({COPIED_TIME})
-EITHER: Final = LOG | _MIRROR
+_MIRROR_TIMES: Final = frozenset({COPIED_TIME})
+EITHER_TIMES: Final = LOG_TIMES | _MIRROR_TIMES
 """The time types that `inspect` accepts of a mirror that may have been failed over."""
 _TIME_LIMITS: Final = {f"message.timestamp.{side}.max.ms": str((1 << 62) // 1000) for side in ("before", "after")}
 """The minimum in a mirror, which must accept almost any time: otherwise one wrong clock of the source would stop it.
@@ -124,15 +124,15 @@ async def create_topics(
         existed = tuple(name for name in names if name in facts.topics)
         if not existed:
             replicas = replication or min(REPLICATION_WANTED, facts.brokers)
-            # The broker may not know of existing topics yet, but the controller, which creates topics, does. So do a dry run first.
-            for rehearsal in (True, False):
+            # The broker may not know of existing topics yet, but the controller, which creates topics, does. So first only validate.
+            for validate_only in (True, False):
                 existed = await _create(
                     client,
                     names,
                     payload_partitions,
                     replicas,
                     timeout_ms,
-                    rehearsal=rehearsal,
+                    validate_only=validate_only,
                     flush_ordering=flush_ordering,
                     times={_TIMES: COPIED_TIME} | _TIME_LIMITS if mirror else {_TIMES: APPEND_TIME},
                 )
@@ -144,7 +144,7 @@ async def create_topics(
                 f"topic {existed[0]} exists and {missing} does not: half a log. If it held records, restore {missing}; "
                 f"if it was never used, delete {existed[0]} and create both again"
             )
-        facts, problems = await inspect(client, prefix, wait_ms=timeout_ms, times=_MIRROR if mirror else LOG)
+        facts, problems = await inspect(client, prefix, wait_ms=timeout_ms, times=_MIRROR_TIMES if mirror else LOG_TIMES)
         if problems:
             raise ConfigurationError(" ".join(problems))
         facts = await _extended(client, names, payload_partitions, facts)
@@ -161,7 +161,7 @@ async def create_topics(
             )
         warnings = _warnings(facts)
         if existed and flush_ordering and (await _settings(client, names))[names[0]].get("flush.messages") != "1":
-            warnings = (*warnings, _sentence(names[0], "flush.messages", "another value", "1", "1"))
+            warnings = (*warnings, _setting_problem(names[0], "flush.messages", "another value", "1", "1"))
     return CreatedTopics(() if existed else names, existed, warnings)
 
 
@@ -234,7 +234,7 @@ async def find_problems(
     brokers are unreachable, `ConfigurationError` when the settings cannot be read.
     """
     async with admin(bootstrap, "notary-topics", security, timeout_ms) as client:
-        _, problems = await inspect(client, prefix, wait_ms=timeout_ms // 3, times=_MIRROR if mirror else LOG)
+        _, problems = await inspect(client, prefix, wait_ms=timeout_ms // 3, times=_MIRROR_TIMES if mirror else LOG_TIMES)
     return problems
 
 
@@ -245,15 +245,17 @@ async def use_append_times(bootstrap: str, prefix: str, security: KafkaSecurity 
     """
     names, loop = topic_names(prefix), asyncio.get_running_loop()
     async with admin(bootstrap, "notary-topics", security, timeout_ms) as client:
-        answer = await client._send_request(AlterSettingsRequest(ConfigResourceType.TOPIC, {name: {_TIMES: APPEND_TIME} for name in names}))
-        for code, text, _, name in answer.responses:
+        response = await client._send_request(
+            AlterSettingsRequest(ConfigResourceType.TOPIC, {name: {_TIMES: APPEND_TIME} for name in names})
+        )
+        for code, text, _, name in response.responses:
             if code:
                 raise ConfigurationError(
                     f"topic {name} cannot be set to {_TIMES}={APPEND_TIME}: {text or error_text(for_code(code)())}; give this user the ACL"
                     " operation AlterConfigs on it, or run kafka-configs.sh as one who has it"
                 )
         # The broker that answers may not know of the change yet.
-        deadline_s = loop.time() + timeout_ms / 2000  # the client's own time must not end first: it would blame the brokers
+        deadline_s = loop.time() + timeout_ms / 2000  # before the client's own deadline, whose error would blame the brokers
         _, problems = await inspect(client, prefix, timeout_ms)
         while problems and loop.time() < deadline_s:
             await asyncio.sleep(ASK_AGAIN_S)
@@ -275,13 +277,15 @@ async def uses_append_times(
     return any(found[name].get(_TIMES) == APPEND_TIME for name in (names if either else names[:1]))
 
 
-async def inspect(client: AIOKafkaAdminClient, prefix: str, wait_ms: int, times: frozenset[str] = LOG) -> tuple[ClusterFacts, list[str]]:
+async def inspect(
+    client: AIOKafkaAdminClient, prefix: str, wait_ms: int, times: frozenset[str] = LOG_TIMES
+) -> tuple[ClusterFacts, list[str]]:
     """Describe the topics of a prefix and their problems: a sentence each, with the value found, the value wanted and the remedy.
 
     `times`: the valid time types of the ordering topic.
 
-    A new topic may be unknown to some brokers, or have no leader yet. While one is missing, this asks again, perhaps another broker, for at
-    most `wait_ms`. Raises `NotReady`, `KafkaError`.
+    A new topic may be unknown to some brokers, or have no leader yet. While one is missing, this repeats the request, perhaps to another
+    broker, for at most `wait_ms`. Raises `NotReady`, `KafkaError`.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_ms / 1000
@@ -314,25 +318,25 @@ async def _create(
     replication: int,
     timeout_ms: int,
     *,
-    rehearsal: bool,
+    validate_only: bool,
     flush_ordering: bool,
     times: Mapping[str, str],
 ) -> tuple[str, ...]:
-    """Create both topics, or with `rehearsal` only validate the request; returns the names of those that existed already."""
+    """Create both topics. With `validate_only` change nothing. Returns the names of the topics that existed already."""
     settings = _FIXED | dict(times) | {setting: str(least) for setting, least in _AT_LEAST.items()}
     settings["min.insync.replicas"] = str(_insync_wanted(replication))
     counts = dict(zip(names, (1, payload_partitions), strict=True))
     # Create both in one request. If a crash or an error leaves only one of them, that is reported and not repaired.
-    answer = await client.create_topics(
+    response = await client.create_topics(
         [
             NewTopic(name, count, replication, topic_configs=settings | (_FLUSH if flush_ordering and name == names[0] else {}))
             for name, count in counts.items()
         ],
         timeout_ms=timeout_ms,
-        validate_only=rehearsal,
+        validate_only=validate_only,
     )
     existed = []
-    for name, code, *text in answer.topic_errors:
+    for name, code, *text in response.topic_errors:
         if code == _ALREADY_EXISTS:
             existed.append(name)
         elif code != 0:
@@ -358,18 +362,18 @@ async def _problems(client: AIOKafkaAdminClient, prefix: str, facts: ClusterFact
         )
     for name in names:
         # The times of a log's payloads do not matter.
-        if (name == ordering or times == _MIRROR) and (now := found[name].get(_TIMES)) not in times:
+        if (name == ordering or times == _MIRROR_TIMES) and (now := found[name].get(_TIMES)) not in times:
             problems.append(_wrong_times(name, now, sorted(times)[0]))
         least = _AT_LEAST | {"min.insync.replicas": _insync_wanted(min(facts.topics[name].replicas))}
-        if times == _MIRROR:
+        if times == _MIRROR_TIMES:
             least |= {setting: int(value) for setting, value in _TIME_LIMITS.items()}
         for setting, value in _FIXED.items():
             if (now := found[name].get(setting)) != value:
-                problems.append(_sentence(name, setting, now, value, value))
+                problems.append(_setting_problem(name, setting, now, value, value))
         for setting, number in least.items():
             now = found[name].get(setting)
             if now is None or int(now) < number:
-                problems.append(_sentence(name, setting, now, f"at least {number}", str(number)))
+                problems.append(_setting_problem(name, setting, now, f"at least {number}", str(number)))
     return problems + _feature_problems(await finalized_features(client))
 
 
@@ -384,12 +388,12 @@ def _feature_problems(found: Mapping[str, int]) -> list[str]:
     ]
 
 
-def _sentence(topic: str, setting: str, found: str | None, wanted: str, value: str) -> str:
+def _setting_problem(topic: str, setting: str, found: str | None, wanted: str, value: str) -> str:
     return f"Topic {topic} has {setting}={found}, wanted {wanted}: kafka-configs.sh --alter --topic {topic} --add-config {setting}={value}."
 
 
 def _wrong_times(topic: str, found: str | None, wanted: str) -> str:
-    sentence = _sentence(topic, _TIMES, found, wanted, wanted)
+    sentence = _setting_problem(topic, _TIMES, found, wanted, wanted)
     if found == COPIED_TIME:
         return (
             f"Topic {topic} has {_TIMES}={found}, wanted {wanted}: it is a mirror, and no worker may use it before `notary failover --to"

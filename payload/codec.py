@@ -35,10 +35,10 @@ def decode_requests_in_pieces(value: bytes, notary_name: str) -> Generator[None,
     requests: list[Request] = []
     cost = 0
     for number, wire in enumerate(batch):
-        of_this = len(wire.requests) + sum([len(each.inputs) + len(each.references) for each in wire.requests])
-        if (cost := cost + of_this) > STATES_A_PIECE:
+        wire_cost = len(wire.requests) + sum([len(each.inputs) + len(each.references) for each in wire.requests])
+        if (cost := cost + wire_cost) > STATES_A_PIECE:
             yield
-            cost = of_this
+            cost = wire_cost
         try:
             requests += yield from requests_in_pieces(wire, prefix)
         except Malformed as problem:

@@ -63,7 +63,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
 
 class WindowJson(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """The time window in JSON. At least one end, and from < until when it has both; null is an open end."""
+    """The time window in JSON. At least one end is a time, and null is an open end. If both are times, `from` is less than `until`."""
 
     from_: Time | None = msgspec.field(name="from")
     until: Time | None = msgspec.field()
@@ -88,7 +88,7 @@ def decode_request(body: bytes, notary_name: str) -> Request:
 
 @lru_cache(maxsize=16)
 def transaction_prefix(notary_name: str) -> bytes:
-    """Returns the common prefix of one notary's ids; the configuration has checked that the name has 1 to 255 bytes of UTF-8."""
+    """Returns the bytes that come first in the hash of each of one notary's ids. The configuration limits the name to 255 bytes."""
     name = notary_name.encode()
     return _TRANSACTION_DOMAIN + _NAME_LENGTH.pack(len(name)) + name
 
@@ -101,7 +101,7 @@ def request_of(wire: RequestJson, prefix: bytes) -> Request:
         _states_plainly(wire.references, "references"),
         parse_hash(wire.content_hash, "content_hash"),
     )
-    return _made(wire, prefix, window, *states)
+    return _with_id(wire, prefix, window, *states)
 
 
 def request_in_pieces(wire: RequestJson, prefix: bytes) -> Generator[None, None, Request]:
@@ -116,11 +116,11 @@ def request_in_pieces(wire: RequestJson, prefix: bytes) -> Generator[None, None,
             # Each piece is sorted by itself, which leaves little work for the end.
             states += sorted(_states_plainly(piece, member, at) if found is None else found[0])
             yield
-    return _made(wire, prefix, window, inputs, references, parse_hash(wire.content_hash, "content_hash"))
+    return _with_id(wire, prefix, window, inputs, references, parse_hash(wire.content_hash, "content_hash"))
 
 
 def _window(wire: RequestJson) -> tuple[int, int]:
-    """Returns the ends of the time window. Raises `Malformed` for a request without inputs, references and window, or with too many."""
+    """Returns the ends of the time window. Raises `Malformed` for a request that has none of the three members, or too many states."""
     window = wire.time_window
     if window is msgspec.UNSET:
         ends = OPEN_FROM_MS, OPEN_UNTIL_MS
@@ -136,7 +136,7 @@ def _window(wire: RequestJson) -> tuple[int, int]:
     return ends
 
 
-def _made(
+def _with_id(
     wire: RequestJson, prefix: bytes, window: tuple[int, int], inputs: list[StateRef], references: list[StateRef], content_hash: bytes
 ) -> Request:
     if len(inputs) > 1:
@@ -164,16 +164,13 @@ def _made(
 
 
 def _ends(window: WindowJson) -> tuple[int, int]:
-    from_ms, until_ms = window.from_, window.until
-    if from_ms is None and until_ms is None:
+    if window.from_ is None and window.until is None:
         raise Malformed("both ends are null; give at least one, or leave time_window out", "time_window")
-    if from_ms is None:
-        from_ms = OPEN_FROM_MS
-    elif until_ms is None:
-        until_ms = OPEN_UNTIL_MS
-    if until_ms is None or from_ms < until_ms:
-        return from_ms, OPEN_UNTIL_MS if until_ms is None else until_ms
-    raise Malformed(f"from {from_ms} is not before until {until_ms}; no time is in this window", "time_window")
+    from_ms = OPEN_FROM_MS if window.from_ is None else window.from_
+    until_ms = OPEN_UNTIL_MS if window.until is None else window.until
+    if from_ms >= until_ms:
+        raise Malformed(f"from {from_ms} is not before until {until_ms}; no time is in this window", "time_window")
+    return from_ms, until_ms
 
 
 class _Suffixes(dict[str, str]):

@@ -39,6 +39,8 @@ _JSON_NAMES: Final = {
     "`null`": "null",
 }
 _TYPE = re.compile(r"`[a-z |]+`")
+_OPTIONAL: Final = ("inputs", "references", "time_window")
+"""The members that a request may leave out."""
 
 
 def decode_strictly(decode: Callable[[bytes], T], body: bytes) -> T:
@@ -47,7 +49,7 @@ def decode_strictly(decode: Callable[[bytes], T], body: bytes) -> T:
         return decode(body)
     except msgspec.ValidationError as problem:
         raise _mismatch(str(problem)) from None
-    except (UnicodeDecodeError, msgspec.DecodeError) as problem:  # for invalid UTF-8 the first before msgspec 0.23
+    except (UnicodeDecodeError, msgspec.DecodeError) as problem:  # msgspec before 0.23 raises the first for invalid UTF-8
         raise (_not_utf8(body) or _broken(str(problem), body)) from None
     except (ValueError, OverflowError, RecursionError) as problem:
         # Never seen with the types of this package, but msgspec may raise one for a huge number or deep nesting, and callers expect
@@ -74,10 +76,6 @@ def _mismatch(message: str) -> Malformed:
     if what.endswith(", got null"):
         what += "; leave the member out instead" if where.endswith(_OPTIONAL) else "; give a value"
     return Malformed(what, where)
-
-
-_OPTIONAL: Final = ("inputs", "references", "time_window")
-"""The members that a request may leave out."""
 
 
 def _not_utf8(body: bytes) -> Malformed | None:

@@ -24,7 +24,7 @@ from ordering.pieces import Pieces
 from payload import Submission
 
 METRICS_US: Final = 400
-"""The time to answer `/metrics`."""
+"""The estimated time to answer `/metrics`."""
 
 
 class App(Lifecycle):
@@ -36,9 +36,10 @@ class App(Lifecycle):
         self._health = health
 
     def attach(self, worker: Worker) -> None:
-        """Answer calls from this worker, from now on. Its gate decodes bodies of addresses in the active slices of this application.
+        """Answer calls from this worker, from now on.
 
-        While decided submissions have waited too long for their answers (`AnswerBacklog`), the gate decodes no body.
+        The worker's gate decodes bodies of unauthenticated clients only in active slices (`DutyCycle`). It decodes no body while decided
+        submissions have waited too long for their answers (`AnswerBacklog`).
         """
         super().attach(worker)
         if self._service:
@@ -123,7 +124,7 @@ class App(Lifecycle):
             self.admission_changed()
 
     def take_read(self, call: Call) -> None:
-        """Answer any other call, in the turn of its client's address: all calls that an acceptor process has read arrive at once."""
+        """Answer a call that only reads, in the turn of its client's address: calls that an acceptor process has read arrive together."""
         self.began()
         self.turns.do(self._read_in_turn(call), network=call.network)
 
@@ -132,9 +133,9 @@ class App(Lifecycle):
         if not call.gone:
             yield METRICS_US if call.path == "/metrics" else LOOK_UP_US
 
-    def answered_before(self, call: str, status: int, count: int, seconds: Sequence[float]) -> None:
+    def answered_before(self, route: str, status: int, count: int, seconds: Sequence[float]) -> None:
         """Count calls that an acceptor process answered by itself; `seconds`: the durations of those that its gate checked."""
         if self.metrics is not None:
-            self.metrics.answered(call, status, count=count - len(seconds))
+            self.metrics.answered(route, status, count=count - len(seconds))
             for each in seconds:
-                self.metrics.answered(call, status, each)
+                self.metrics.answered(route, status, each)

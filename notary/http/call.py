@@ -12,7 +12,7 @@ JSON_NOW: Final[Headers] = [*JSON, (b"cache-control", b"no-cache")]
 """For an answer that may change: without this header a cache may keep it for a time of its own choice (RFC 9111, 4.2.2)."""
 TEXT: Final[Headers] = [(b"content-type", b"text/plain; charset=utf-8")]
 PARTIES_MAX: Final = 64
-"""The number of parties that are remembered for one connection, which may be a proxy's."""
+"""The maximum number of parties remembered for one connection, which may be a proxy's."""
 
 
 class BodyReader(Protocol):
@@ -79,7 +79,7 @@ class Call:
         self.gone = False
         """True once its client has left: an answer would reach nobody."""
         self.when_gone: Callable[[], None] | None = None
-        """Called once the client has left; in contrast to `left`, not when it closes its half of the connection."""
+        """Called once the client has left. `left` is also called when the client closes only its half of the connection."""
         self.may_wait = True
         """False if its client had left, or closed its half of the connection, before the application got the call: no long poll begins."""
         self.left: Callable[[], None] | None = None

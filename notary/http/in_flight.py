@@ -20,8 +20,7 @@ from ordering.pieces import Pieces
 logger = logging.getLogger("notary.http")
 
 RETRY_AFTER_UNDECIDED_S: Final = 1
-COPIED_BYTES_US: Final = 2_000
-"""The number of bytes that are copied in a microsecond."""
+COPIED_BYTES_PER_US: Final = 2_000
 IDS_A_PIECE: Final = 200
 DECISION_US: Final = 2
 """The time to write a decision without conflicts as JSON."""
@@ -37,10 +36,10 @@ class InFlight:
     __slots__ = (
         "_app",
         "_call",
+        "_counted_bytes",
         "_counts",
         "_decisions",
         "_form",
-        "_looked_up",
         "_of_party",
         "_pending",
         "_since_s",
@@ -60,15 +59,15 @@ class InFlight:
         self._call = call
         self._submission: AdmittedSubmission | Pending[Decision] = submission
         """Once it is queued, the queue's object: if many calls send the same bytes, memory has them once."""
-        self._looked_up: tuple[int, str] | None = None
-        """The bytes that count at the gate while its requests are looked up, and the client's address if it is unauthenticated."""
+        self._counted_bytes: tuple[int, str] | None = None
+        """While the requests are looked up: the bytes that the gate counts for them, and the client's address if it is unauthenticated."""
         self._form = form
         self._since_s = since_s
         self._of_party = of_party
         self._decisions: Sequence[Decision] | None = None
         self._pending: Pending[Decision] | None = None
         self._counts = False
-        """True for the first call with this submission. Others with the same bytes use no capacity, so they delay no party."""
+        """True if `AnswerBacklog` counts the answer: only for the first call with this submission. Later copies use no capacity."""
         self._timer: asyncio.TimerHandle | None = None
         self._tracing: AbstractContextManager[None] | None = None
 
@@ -84,8 +83,8 @@ class InFlight:
             self._tracing.__enter__()
         self._app.waiting.add(self)
         if may_be_retried:
-            self._looked_up = len(submission.encoded), "" if self._call.parties else self._call.network
-            worker.gate.count_bytes(*self._looked_up)
+            self._counted_bytes = len(submission.encoded), "" if self._call.parties else self._call.network
+            worker.gate.count_bytes(*self._counted_bytes)
             self._app.turns.do(self._check_whether_retried(), party=submission.party)
         else:
             self._queue()
@@ -132,7 +131,7 @@ class InFlight:
         if not wait_s or self._call.gone:
             self.end()
             return
-        self._call.when_gone = self.end  # so that its head is freed; the submission stays in the queue
+        self._call.when_gone = self.end  # this frees the head of the call; the submission stays in the queue
         self._pending = pending
         self._counts = not pending.waiters
         pending.waiters.append(self._decided)
@@ -194,7 +193,7 @@ class InFlight:
                     decisions.append(encode_decision(decision, receipt))
                 else:
                     decisions.append((yield from encode_in_pieces(decision, receipt)))
-            yield spent_us + sum([len(one) for one in decisions if one is not None]) // COPIED_BYTES_US
+            yield spent_us + sum([len(one) for one in decisions if one is not None]) // COPIED_BYTES_PER_US
         except Fatal as problem:
             self._app.give_up(problem)
         except Exception:
@@ -229,14 +228,14 @@ class InFlight:
         return receipt, RECEIPT_US + (tree.tiles_read - tiles_read) * TILE_US
 
     def _release(self) -> None:
-        """Its bytes count at the gate no more: it is queued, rejected or answered."""
-        if self._looked_up is not None:
-            size, network = self._looked_up
-            self._looked_up = None
+        """Stop counting the submission's bytes at the gate: it is queued, rejected or answered."""
+        if self._counted_bytes is not None:
+            size, network = self._counted_bytes
+            self._counted_bytes = None
             self._worker.gate.count_bytes(-size, network)
 
     def _may_not_read(self) -> bool:
-        return self._app.turns.silent or self._app.worker is not self._worker
+        return self._app.turns.is_suspended or self._app.worker is not self._worker
 
     def _end_trace(self) -> None:
         if self._tracing is not None:

@@ -22,7 +22,7 @@ logger = logging.getLogger("notary.http")
 
 BUG: Final[Answer] = (500, TEXT, b"Internal Server Error\n")
 NOBODY: Final[Answer] = (202, TEXT, b"")
-"""For a client that has left. It goes as far as the acceptor process, which then forgets the call."""
+"""The answer for a client that has left. It goes as far as the acceptor process, which then forgets the call."""
 
 
 class Waiting(Protocol):
@@ -47,7 +47,8 @@ class Lifecycle:
         self.readers: Readers | None = None
         self.waiting: set[Waiting] = set()
         self.awaited = AwaitedDecisions()
-        self.long_polls = 0  # of those that wait
+        self.long_polls = 0
+        """The number of long polls in `waiting`."""
         self.long_polls_of: dict[str, dict[Waiting, None]] = {}
         """The long polls of each address, the oldest first."""
         self.duty = DutyCycle(clock_s, self.is_busy)
@@ -68,7 +69,7 @@ class Lifecycle:
         self.readers = Readers.of(worker.config.http, worker.config.name, worker.parties, worker.clock_ms)
 
     def starting(self, why: str) -> None:
-        """Sets the reason that `/readyz` gives while there is no worker."""
+        """Set the reason that `/readyz` gives while there is no worker."""
         self.no_worker = why
 
     def stopping(self) -> None:
@@ -90,7 +91,7 @@ class Lifecycle:
         self.admission_changed()
 
     def closed(self, ticket: bytes = b"") -> NotaryError | None:
-        """Returns the reason why no submission of any party is admitted now; None while they are."""
+        """Returns the reason why no submission is admitted now, of any party; None while submissions are admitted."""
         if self.worker is None:
             return NotReady(self.no_worker)
         return NotReady(SHUTTING_DOWN) if self.ends else self.worker.gate.closed(ticket)

@@ -4,8 +4,9 @@ A client waits in the line of its party if a submission was admitted on its conn
 turns, a slice of time each. Authenticated clients (`notary.duty_cycle`) have more time in each turn than others. So returning clients do
 not wait behind unknown ones.
 
-A line is backlogged if its submissions wait long at the gate. Its further submissions would be rejected, and reading them only to reject
-them costs the others' time. So clients of a backlogged line are read for a small part of the time, the oldest first, and are rejected.
+A line is backlogged if its submissions wait long at the gate. The gate would reject further submissions of that line, and reading them only
+to reject them would cost the other lines' time. So clients of a backlogged line are read for a small part of the time, the oldest first,
+and are rejected.
 Once the line is not backlogged, its newest client is read first (adaptive LIFO). So the submissions that are decided were sent just before.
 The price: the clients of rejected submissions learn late that they send too many.
 """
@@ -18,8 +19,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from notary.duty_cycle import DutyCycle
 
-READ_TURN_S = 0.0003
-"""The time in one active slice of the loop (`DutyCycle`) for unauthenticated clients; a thousand of them may have bytes at once."""
+UNAUTHENTICATED_TURN_S = 0.0003
+"""The time for unauthenticated clients in one active slice (`DutyCycle`): a thousand of them may have sent bytes at once."""
 AUTHENTICATED_TURN_S = 0.006
 """The time in one turn for authenticated clients: within it, their bytes are read at once."""
 ADDRESSES_MAX: Final = 10_000
@@ -29,7 +30,7 @@ SLICE_S = 0.0005
 BACKLOGGED_PART: Final = 0.05
 """The part of the time in which clients of backlogged lines are read, besides those that have waited for `LATE_S`."""
 REJECTING_S_MAX: Final = 0.002
-"""The most unused time of that part that is saved for later turns."""
+"""The maximum unused time of that part that is saved for later turns."""
 LATE_S: Final = 5.0
 """A client that has waited this long is read in any case, before newer ones, so that each client learns when to send again."""
 UNREAD_BYTES_MAX: Final = 128 << 20
@@ -78,7 +79,7 @@ class ClientLines:
         """Returns True if the client's line is backlogged. The application sets it."""
         self.ends = False
         """True once the server stops. Then all bytes that have come are read, since the server is about to close the connections."""
-        self._until_s: float | None = None  # None: this turn of the loop has not begun
+        self._until_s: float | None = None  # the end of this turn; None while no turn has begun
         self._slice_until_s = 0.0
         self._unauthenticated: _Lines = OrderedDict()
         """In the order of their turns, as `_authenticated`."""
@@ -87,7 +88,7 @@ class ClientLines:
         """The time left for backlogged lines. It grows by a part of the time that passes."""
         self._counted_s = 0.0
         """The time at which `_rejecting_s` was last increased."""
-        self._held: asyncio.TimerHandle | None = None
+        self._held_timer: asyncio.TimerHandle | None = None
         self._unread_bytes = 0
         """The bytes in memory of the waiting clients."""
         self._authenticated_addresses: dict[str, None] = {}
@@ -95,8 +96,8 @@ class ClientLines:
 
     def stop(self) -> None:
         """Cancel the timer."""
-        if self._held is not None:
-            self._held.cancel()
+        if self._held_timer is not None:
+            self._held_timer.cancel()
 
     def remember(self, network: str) -> None:
         """Remember an address: a call was answered on a connection that had an admitted submission."""
@@ -123,7 +124,7 @@ class ClientLines:
         is_authenticated = self._is_authenticated(client)
         if not (is_authenticated or self.ends or self._duty.is_active()):
             return False
-        if now_s > self._until_s + (AUTHENTICATED_TURN_S - READ_TURN_S if is_authenticated else 0):
+        if now_s > self._until_s + (AUTHENTICATED_TURN_S - UNAUTHENTICATED_TURN_S if is_authenticated else 0):
             return False
         if (client.line, begun) in (self._authenticated if is_authenticated else self._unauthenticated):
             return False
@@ -151,7 +152,7 @@ class ClientLines:
             self._begin_turn(now_s)
 
     def _begin_turn(self, now_s: float) -> None:
-        self._until_s = now_s + READ_TURN_S
+        self._until_s = now_s + UNAUTHENTICATED_TURN_S
         asyncio.get_running_loop().call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
@@ -162,20 +163,20 @@ class ClientLines:
         held = 0
         is_active = self.ends or self._duty.is_active()
         try:
-            held += self._take_up(self._authenticated, AUTHENTICATED_TURN_S - READ_TURN_S)
+            held += self._take_up(self._authenticated, AUTHENTICATED_TURN_S - UNAUTHENTICATED_TURN_S)
             if is_active:
-                held += self._take_up(self._unauthenticated, READ_TURN_S)
+                held += self._take_up(self._unauthenticated, UNAUTHENTICATED_TURN_S)
         finally:  # a bug in one client's work must not keep the others from their turns
             self._until_s = None
             if len(self._authenticated) + len(self._unauthenticated) * is_active > held:
                 self._begin_turn(time.perf_counter())
-            elif held and self._held is None:
-                self._held = asyncio.get_running_loop().call_later(HELD_S, self._serve_held)
+            elif held and self._held_timer is None:
+                self._held_timer = asyncio.get_running_loop().call_later(HELD_S, self._serve_held)
             if self._unauthenticated and not is_active:
                 self._duty.call(self._go_on)
 
     def _serve_held(self) -> None:
-        self._held = None
+        self._held_timer = None
         self._go_on()
 
     def _go_on(self) -> None:
@@ -209,7 +210,7 @@ class ClientLines:
                     next_one = waiting.pop() if newest_first else waiting.popleft()
                     self._unread_bytes -= next_one.size
                     next_one.do(now_s - next_one.since_s)
-                    now_s = time.perf_counter() + (until_s - self._until_s)  # `charge` has moved `_until_s`
+                    now_s = time.perf_counter() + (until_s - self._until_s)  # plus the time that `charge` took from this turn
                     if now_s > slice_until_s:
                         break
             finally:

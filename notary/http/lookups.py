@@ -28,7 +28,7 @@ ENTRIES: Final = "/tile/entries/"
 NOTARY: Final = "/v1/notary"
 RECEIPT: Final = "/receipt"
 IMMUTABLE: Final[Headers] = [(b"content-type", b"application/octet-stream"), (b"cache-control", b"public, max-age=31536000, immutable")]
-CHANGES: Final[Headers] = [*TEXT, (b"cache-control", b"no-cache")]
+TEXT_NOW: Final[Headers] = [*TEXT, (b"cache-control", b"no-cache")]
 
 
 def asked_transaction(rest: str) -> bytes:
@@ -44,7 +44,7 @@ def _transaction(worker: Worker, rest: str) -> Answer | Pieces[Answer]:
         applied = worker.index.position_next
         raise NotFound(f"transaction {id_} is not decided here: this worker has applied {applied} positions", applied)
     if rest.endswith(RECEIPT):
-        return 200, CHANGES, worker.issuer.receipt(position)
+        return 200, TEXT_NOW, worker.issuer.receipt(position)
     return _decision(worker, transaction_id)
 
 
@@ -62,14 +62,14 @@ def _state(worker: Worker, rest: str) -> Answer:
 
 
 def _checkpoint(worker: Worker, rest: str) -> Answer:
-    return 200, CHANGES, worker.issuer.checkpoint().encode()
+    return 200, TEXT_NOW, worker.issuer.checkpoint().encode()
 
 
 def _tile(worker: Worker, rest: str) -> Answer | Pieces[Answer]:
     path = parse_tile_path(f"tile/{rest}")
     if path is None:
         raise NotFound(f"{excerpt(rest)} is no tile: <L>/<N>[.p/<W>] or entries/<N>[.p/<W>], with N as x001/x234/067")
-    _check_there(worker, path, path.level or 0)
+    _check_exists(worker, path)
     if path.level is None:
         return _entries(worker, path)
     return 200, IMMUTABLE, worker.index.tile(path.level, path.index, path.width)
@@ -81,11 +81,11 @@ def _entries(worker: Worker, path: TilePath) -> Pieces[Answer]:
     return 200, IMMUTABLE, b"".join([len(leaf).to_bytes(2, "big") + leaf for leaf in leaves])
 
 
-def _check_there(worker: Worker, path: TilePath, level: int) -> None:
+def _check_exists(worker: Worker, path: TilePath) -> None:
     size = worker.index.tree.size
-    there = (size >> (TILE_HEIGHT * level)) - path.index * TILE_WIDTH
-    if there < path.width:
-        raise NotFound(f"this worker has applied {size} positions: of that tile there are {max(0, there)} of {path.width}", size)
+    width = (size >> (TILE_HEIGHT * (path.level or 0))) - path.index * TILE_WIDTH
+    if width < path.width:
+        raise NotFound(f"this worker has applied {size} positions: of that tile there are {max(0, width)} of {path.width}", size)
 
 
 def _notary(worker: Worker, rest: str) -> Answer:

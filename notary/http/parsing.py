@@ -18,7 +18,7 @@ HEAD_BYTES_MAX: Final = 32 << 10
 CHUNK_BYTES: Final = 16
 """The bytes of each chunk, besides its data, that do not count: its size and the ends of its lines."""
 HEADERS_MAX: Final = 128
-"""The limit for the headers of a call, and for its trailers: each costs a call of Python, and the shortest has 4 bytes."""
+"""The maximum number of headers of a call, and of trailers: each costs a call-back in Python, and the shortest has only 4 bytes."""
 
 
 class Head(Call):
@@ -91,10 +91,10 @@ class Parser:
         self._url = b""
         self._headers: Headers = []
         self._arriving: Head | None = None  # the call whose body is being parsed
-        self._offered = False
-        self._no_body_bytes = 0  # since the end of a head or a call
-        self._fed_no_body_bytes = 0  # the part of them that `feed` adds
-        self._moved = False
+        self._offered = False  # True while the head offers another protocol
+        self._no_body_bytes = 0  # the bytes outside of bodies since the last end of a head or a call
+        self._fed_no_body_bytes = 0  # the part of them that this `feed` adds
+        self._advanced = False  # True if a head or a call ended in this `feed`
         self._trailers = 0
 
     def feed(self, data: bytes | memoryview) -> None:
@@ -103,7 +103,7 @@ class Parser:
         Java's client offers HTTP/2 with the first call of each connection. HTTP allows a server to ignore the offer. But httptools takes
         all bytes behind such a head, even the body, for the other protocol. So a new parser gets the head again, without the offer.
         """
-        self._moved, self._fed_no_body_bytes = False, len(data)
+        self._advanced, self._fed_no_body_bytes = False, len(data)
         rest = data
         try:
             while rest:
@@ -112,7 +112,7 @@ class Parser:
                     break
                 except httptools.HttpParserUpgrade as offer:
                     rest = memoryview(rest)[offer.args[0] :]
-                # Not in the clause above: its error would take the place of the context that is read below.
+                # Not in the `except` clause: there Python would make the offer the context of a new error, and the context is read below.
                 lines = [b"%s %s HTTP/%s" % (self._parser.get_method(), self._url, self._parser.get_http_version().encode())]
                 lines += [b"%s: %s" % header for header in self._headers if header[0] != b"upgrade"]
                 self._parser = httptools.HttpRequestParser(self)
@@ -121,14 +121,14 @@ class Parser:
         except httptools.HttpParserError as problem:
             why = problem.__context__  # the error of an `on_` method, if it was one
             raise why if isinstance(why, NotaryError) else Malformed("this is not a request of HTTP/1.1") from None
-        if self._moved:
+        if self._advanced:
             self._no_body_bytes = 0
             return
-        self._no_body_bytes = max(0, self._no_body_bytes + self._fed_no_body_bytes)  # many small chunks are no credit for later bytes
+        self._no_body_bytes = max(0, self._no_body_bytes + self._fed_no_body_bytes)  # short heads of chunks give no credit for later bytes
         if self._no_body_bytes > HEAD_BYTES_MAX:
             raise _head_too_large()
 
-    # ---- httptools' ----
+    # ---- called by httptools ----
 
     def on_message_begin(self) -> None:
         """A head begins, perhaps in the bytes that ended the previous call."""
@@ -141,7 +141,8 @@ class Parser:
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header has come. A trailer, behind a body, is dropped."""
         if self.in_head:
-            self._headers.append((name.lower(), value.rstrip(b" \t")))  # httptools removes only what is before it (RFC 9110, 5.5)
+            # httptools removes white space only before the value (RFC 9110, 5.5).
+            self._headers.append((name.lower(), value.rstrip(b" \t")))
         else:
             self._trailers += 1
         if len(self._headers) > HEADERS_MAX or self._trailers > HEADERS_MAX:
@@ -168,7 +169,7 @@ class Parser:
             raise Malformed(f"the request has {hosts or 'no'} Host header{'s' if hosts else ''}")
         keep_alive = parser.should_keep_alive() and is_1_1
         call = self._arriving = Head(self._receiver, method, path, query, self._headers, is_1_1=is_1_1, keep_alive=keep_alive)
-        self.in_head, self._moved = False, True
+        self.in_head, self._advanced = False, True
         self.body_left = int(header(self._headers, b"content-length") or 0)  # httptools has checked that it is a number
         self._receiver.called(call)
 
@@ -187,7 +188,7 @@ class Parser:
         """A call is complete: the next bytes belong to another one."""
         if self._offered:
             return
-        self._moved = True
+        self._advanced = True
         call, self._arriving = self._arriving, None
         if call is not None:
             self._receiver.ended(call)

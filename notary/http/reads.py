@@ -45,11 +45,11 @@ class Read:
             raise MethodNotAllowed("this address accepts GET and HEAD only", "GET, HEAD")
         if readers is not None and not call.may_read and shows_decisions(call.path):
             readers.check(call)
-        if self._route != TRANSACTIONS or not self._waits():
+        if self._route != TRANSACTIONS or not self._begin_long_poll():
             self._show()
 
-    def _waits(self) -> bool:
-        """Begin a long poll if the call has `?wait=N`; returns False without one.
+    def _begin_long_poll(self) -> bool:
+        """Begin a long poll if the call has `?wait=N` and its transaction is not decided yet. Returns False to answer the call at once.
 
         The long poll ends when the transaction is decided on this worker, or after N seconds.
         """
@@ -75,7 +75,7 @@ class Read:
         return True
 
     def _make_place(self) -> bool:
-        """End the oldest long poll of the address with the most. Returns False if that has at most one more than the client's address."""
+        """End the oldest long poll of the address with the most. Returns False if that address has at most one more than the client's."""
         long_polls_of = self._app.long_polls_of
         most = max(long_polls_of.values(), key=len)
         if len(most) <= len(long_polls_of.get(self._call.network, ())) + 1:
@@ -132,7 +132,7 @@ class Read:
         app = self._app
         try:
             while not self._call.gone:
-                if app.worker is None or app.worker is not worker or app.turns.silent:
+                if app.worker is None or app.worker is not worker or app.turns.is_suspended:
                     raise NotReady((app.worker and app.worker.serving_suspended()) or app.no_worker)
                 try:
                     yield next(pieces)

@@ -27,11 +27,13 @@ logger = logging.getLogger("notary.http")
 ACCEPT_TURN_S = 0.0003
 """The time in one active slice of the loop (`DutyCycle`) in which connections are accepted, and those above a limit rejected."""
 PAUSE_S = 0.5
+"""The time for which no connection is accepted after the process ran out of descriptors or memory."""
 REJECTED_BYTES: Final = 64 << 10
+"""The number of bytes that are read from a rejected connection before it is closed."""
 UNREAD_BYTES_MAX: Final = 64 << 20
 """The limit for the bytes of answers in memory that clients do not read. It is checked with the deadlines."""
-CHECKS: Final = 8
-"""The server looks for connections past their deadline this many times in the shortest deadline."""
+CHECKS_A_DEADLINE: Final = 8
+"""The number of checks for connections past their deadline, within the shortest deadline."""
 CHECK_S_MAX: Final = 1.0
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 BACKLOG = 2048
@@ -53,8 +55,8 @@ class Server:
         certificates: Certificates | None = None,
         duty: DutyCycle | None = None,
     ) -> None:
-        """With `certificates` it speaks TLS, and reads changed certificate files while it serves. In the active slices of `duty` it serves
-        all clients.
+        """With `certificates` it speaks TLS, and reads changed certificate files while it serves. It serves unauthenticated clients only in
+        the active slices of `duty`.
         """
         self.application = application
         self.settings = settings or HttpSettings()
@@ -62,7 +64,7 @@ class Server:
         self.duty = duty or DutyCycle(time.perf_counter)
         self.lines = ClientLines(self.duty)
         self.paused = False
-        self._paused_s = 0.0
+        self._paused_since_s = 0.0
         """The time at which `paused` was set."""
         self.ends = False
         self.connections: set[Connection] = set()
@@ -70,8 +72,8 @@ class Server:
         self._per_address_max = self.settings.connections_per_address_max
         self._addresses: dict[str, _Address] = {}
         self._largest: list[tuple[int, str]] | None = None
-        """A heap of addresses that may have a connection to end, by their negative counts. Kept for one turn of the loop. Each change of
-        a count adds an entry, and the earlier entries of that address are out of date.
+        """A heap of (negative count, address), the address with the most connections first. It exists for one turn of the loop. Each change
+        of a count adds an entry, and the earlier entries of that address are out of date.
         """
         self._count = 0
         """The connections of all addresses, from their acceptance on."""
@@ -82,15 +84,15 @@ class Server:
                 (self._per_address_max, " from your address", "reuse them, or retry later"),
             )
         ]
-        self._gives_way = Overloaded(f"{connections_max} connections are open already, most of them from your address: retry later", 1)
+        self._place_taken = Overloaded(f"{connections_max} connections are open already, most of them from your address: retry later", 1)
         self._socket = listening
         self._url = url_of(listening, tls=certificates is not None)
         self._certificates = certificates
         self._listener: _Listener | None = None
         self._next_check: asyncio.TimerHandle | None = None
-        self._check_s = min(CHECK_S_MAX, min(self.seconds) / CHECKS)
+        self._check_s = min(CHECK_S_MAX, min(self.seconds) / CHECKS_A_DEADLINE)
         self._empty = asyncio.Event()
-        self._following: asyncio.Task[None] | None = None
+        self._following_certificates: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
@@ -102,7 +104,7 @@ class Server:
         loop = asyncio.get_running_loop()
         self._listener = _Listener(self, loop, self._socket, self._certificates)
         if self._certificates is not None:
-            self._following = loop.create_task(self._certificates.follow())
+            self._following_certificates = loop.create_task(self._certificates.follow())
 
     async def stop(self, seconds_max: float) -> None:
         """Accept no more connections, send the answers under way, then close all connections.
@@ -113,8 +115,8 @@ class Server:
         """
         if self._listener is not None:
             self._listener.close()
-        if self._following is not None:
-            self._following.cancel()
+        if self._following_certificates is not None:
+            self._following_certificates.cancel()
         self.ends = self.lines.ends = True
         self._empty.clear()
         if not self._is_empty():
@@ -125,7 +127,7 @@ class Server:
         for connection in list(self.connections):
             connection.stop()
         if self.connections:
-            self._check_s = min(self._check_s, self.settings.goodbye_s / CHECKS)
+            self._check_s = min(self._check_s, self.settings.goodbye_s / CHECKS_A_DEADLINE)
             self._check()
             try:
                 await asyncio.wait_for(self._empty.wait(), seconds_max)
@@ -143,13 +145,13 @@ class Server:
     def pause(self) -> None:
         """Read no more calls."""
         if not self.paused:
-            self.paused, self._paused_s = True, asyncio.get_running_loop().time()
+            self.paused, self._paused_since_s = True, asyncio.get_running_loop().time()
 
     def go_on(self) -> None:
         """Read calls again."""
         if self.paused:
             self.paused = False
-            paused_s = asyncio.get_running_loop().time() - self._paused_s
+            paused_s = asyncio.get_running_loop().time() - self._paused_since_s
             for connection in list(self.connections):
                 connection.postpone(paused_s)
                 connection.go_on()  # it may pause again
@@ -157,14 +159,14 @@ class Server:
     def admit(self, network: str) -> Answer | None:
         """Count a connection from its acceptance on; returns the rejection instead if it exceeds a limit.
 
-        Above the limit for all addresses, it replaces a connection of the address with the most. So an address with few connections is
-        accepted.
+        Above the limit for all addresses, the new connection replaces one of the address with the most. So an address with few connections
+        can still connect.
         """
         counted = self._addresses.get(network)
-        mine = 0 if counted is None else counted.count
-        if 0 < self._per_address_max <= mine:
+        own_count = 0 if counted is None else counted.count
+        if 0 < self._per_address_max <= own_count:
             return self._too_many_of_address
-        if self._count >= self._connections_max and not self._make_place(mine):
+        if self._count >= self._connections_max and not self._make_place(own_count):
             return self._too_many
         if counted is None:
             counted = self._addresses[network] = _Address()
@@ -177,22 +179,22 @@ class Server:
         if self._largest is not None:
             heappush(self._largest, (-counted.count, network))
 
-    def _make_place(self, mine: int) -> bool:
-        """End a connection of the address with the most. Returns False if no address with more than `mine` + 1 has one that may end."""
+    def _make_place(self, own_count: int) -> bool:
+        """End a connection of the address with the most. Returns False if none may end at an address with more than `own_count` + 1."""
         if self._largest is None:
             asyncio.get_running_loop().call_soon(self._forget_largest)
             self._largest = [(-each.count, network) for network, each in self._addresses.items()]
             heapify(self._largest)
-        while self._largest and -self._largest[0][0] > mine + 1:
+        while self._largest and -self._largest[0][0] > own_count + 1:
             count, network = heappop(self._largest)
             most = self._addresses.get(network)
             if most is None or most.count != -count:
                 continue
-            if most.making:
-                next(iter(most.making)).give_up()
+            if most.accepted:
+                next(iter(most.accepted)).give_up()
                 return True
             for connection in list(most.connections):
-                if connection.give_way(self._gives_way):
+                if connection.give_way(self._place_taken):
                     self._forget(connection)
                     return True
         return False
@@ -207,14 +209,14 @@ class Server:
         if not counted.count:
             del self._addresses[network]
 
-    def makes(self, making: "_Making", network: str) -> None:
-        """Register an admitted socket, until `has_made`."""
-        self._addresses[network].making[making] = None
+    def add_accepted(self, accepted: "_AcceptedSocket", network: str) -> None:
+        """Register an admitted socket, until `remove_accepted`."""
+        self._addresses[network].accepted[accepted] = None
 
-    def has_made(self, making: "_Making", network: str) -> None:
+    def remove_accepted(self, accepted: "_AcceptedSocket", network: str) -> None:
         """Forget an admitted socket: a connection was made of it, or will not be."""
         if (counted := self._addresses.get(network)) is not None:  # the connection may be closed already
-            counted.making.pop(making, None)
+            counted.accepted.pop(accepted, None)
 
     def _forget(self, connection: Connection) -> None:
         counted = self._addresses.get(connection.network)
@@ -232,13 +234,13 @@ class Server:
         """Forget a connection that is closed."""
         self.connections.discard(connection)
         self._forget(connection)
-        self.look_whether_empty()
+        self.wake_stop_if_empty()
 
     def _is_empty(self) -> bool:
         """Returns True if no connection is open or being made."""
         return not self.connections and (self._listener is None or self._listener.is_idle)
 
-    def look_whether_empty(self) -> None:
+    def wake_stop_if_empty(self) -> None:
         """Wake `stop` if no connection is left. Called when one is closed, or could not be made."""
         if self._is_empty():
             self._empty.set()
@@ -279,18 +281,18 @@ class Server:
 class _Address:
     """The connections from one address."""
 
-    __slots__ = ("connections", "count", "making")
+    __slots__ = ("accepted", "connections", "count")
 
     def __init__(self) -> None:
         self.connections: dict[Connection, None] = {}
         """In the order in which they were made."""
-        self.making: dict[_Making, None] = {}
+        self.accepted: dict[_AcceptedSocket, None] = {}
         """The accepted sockets that are no connection yet, in the order in which they were accepted."""
         self.count = 0
-        """The number of both."""
+        """The number of connections and accepted sockets."""
 
 
-class _Making:
+class _AcceptedSocket:
     """An accepted socket, until a connection is made of it in the turn of its address. With TLS, a handshake comes first."""
 
     def __init__(
@@ -299,16 +301,16 @@ class _Making:
         connection: socket.socket,
         network: str,
         certificates: Certificates | None,
-        ended: "Callable[[_Making], None]",
+        ended: "Callable[[_AcceptedSocket], None]",
     ) -> None:
-        """`ended` is called once."""
+        """`ended` is called once: when the connection is made, or will not be made."""
         self._server, self._socket, self._network = server, connection, network
         self._certificates = certificates
         self._ended = ended
         self._connection: Connection | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_over = False
-        server.makes(self, network)
+        server.add_accepted(self, network)
 
     def start(self, waited_s: float = 0.0) -> None:
         """Make the connection."""
@@ -355,11 +357,11 @@ class _Making:
         if self._is_over:
             return
         self._is_over = True
-        self._server.has_made(self, self._network)
+        self._server.remove_accepted(self, self._network)
         self._ended(self)
         if self._connection is None or not self._connection.is_made:
             self._server.release(self._network)
-            self._server.look_whether_empty()
+            self._server.wake_stop_if_empty()
 
 
 class _Listener:
@@ -376,7 +378,7 @@ class _Listener:
         self._certificates = certificates
         self._loop = loop
         self._listening = listening
-        self._making: set[_Making] = set()
+        self._accepted: set[_AcceptedSocket] = set()
         self._closed = self._paused = False
         listening.setblocking(False)
         loop.add_reader(listening, self._accept)
@@ -384,7 +386,7 @@ class _Listener:
     @property
     def is_idle(self) -> bool:
         """True if no accepted connection is still to be made."""
-        return not self._making
+        return not self._accepted
 
     def close(self) -> None:
         """Accept the connections that wait, then close the socket. Later clients are rejected at once, not reset after a wait."""
@@ -397,8 +399,8 @@ class _Listener:
 
     def end(self) -> None:
         """End handshakes that are under way, and sockets that wait for their turn."""
-        for making in list(self._making):
-            making.give_up()
+        for accepted in list(self._accepted):
+            accepted.give_up()
 
     def _accept(self) -> None:
         if not self._server.duty.is_active():
@@ -428,12 +430,12 @@ class _Listener:
         if (rejection := server.admit(network)) is not None:
             self._reject(connection, rejection)
             return True
-        making = _Making(server, connection, network, self._certificates, self._making.discard)
-        self._making.add(making)
+        accepted = _AcceptedSocket(server, connection, network, self._certificates, self._accepted.discard)
+        self._accepted.add(accepted)
         if server.lines.may_go(client := ClientKey(network)):
-            making.start()
+            accepted.start()
         else:
-            server.lines.wait(client, making.start)
+            server.lines.wait(client, accepted.start)
         return True
 
     def _reject(self, connection: socket.socket, answer: Answer) -> None:
@@ -458,7 +460,7 @@ class _Listener:
     def _accept_again(self) -> None:
         if not (self._closed or self._paused):
             self._loop.add_reader(self._listening, self._accept)
-            self._accept_some()  # the reader is called after the turn
+            self._accept_some()  # at once: the loop calls the reader only in its next turn
 
 
 def network_of(address: str) -> str:
@@ -490,10 +492,10 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
                 time.sleep(0.02)
                 continue
             what = f"cannot listen on {host}:{port}: {getattr(problem, 'strerror', None) or problem}"
-            raise NotReady(what) if _may_pass(problem) else ConfigurationError(what) from None
+            raise NotReady(what) if _may_be_temporary(problem) else ConfigurationError(what) from None
 
 
-def _may_pass(problem: Exception) -> bool:
+def _may_be_temporary(problem: Exception) -> bool:
     if isinstance(problem, socket.gaierror):
         return problem.errno in (socket.EAI_AGAIN, socket.EAI_NONAME)
     return isinstance(problem, OSError) and problem.errno == errno.EADDRNOTAVAIL

@@ -34,7 +34,7 @@ class HttpSettings(Struct, frozen=True):
     last_call_ms: Fixed[int] = 500
     """Time in which calls are still answered on open connections when the server stops."""
     goodbye_ms: Fixed[int] = 1_000
-    """Limit for a client to end its connection after the last answer; with TLS only when the server stops, or another has its place."""
+    """Limit for a client to end its connection after the last answer; with TLS only when the server stops or needs its place."""
 
     head_s = Seconds("head_ms_max")
     body_s = Seconds("body_ms_max")

@@ -1,4 +1,4 @@
-"""Calls that send a submission, from their head to the gate. A worker that listens itself uses this module, and an acceptor process too."""
+"""Calls that send a submission, from their head to the gate. A worker without acceptor processes uses this module; so does each of them."""
 
 import logging
 import re
@@ -19,7 +19,7 @@ logger = logging.getLogger("notary.http")
 
 SUBMISSIONS: Final = "/v1/submissions"
 
-TICKET_BYTES_MAX: Final = 128  # a ticket has 59; the limit keeps an acceptor process from passing on long values that are none
+TICKET_BYTES_MAX: Final = 128  # a ticket has 59; an acceptor process passes on no longer value
 TRACEPARENT_BYTES_MAX: Final = 128  # version 00 has 55; later versions may be longer
 _WAIT = re.compile(rb"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?(?=$|[,;\s])", re.IGNORECASE).search
 
@@ -97,7 +97,7 @@ def ticket_of(headers: Headers) -> bytes:
 def _form_of(headers: Headers, query: bytes) -> tuple[AnswerForm, bytes | None]:
     """Returns the form of the answer that the client wants, and the body's length that the head declares."""
     content_type = prefer = b""
-    parents: list[bytes] = []
+    traceparents: list[bytes] = []
     encodings: list[bytes] = []
     length = None
     for name, value in headers:
@@ -110,9 +110,9 @@ def _form_of(headers: Headers, query: bytes) -> tuple[AnswerForm, bytes | None]:
         elif name == b"prefer":
             prefer = prefer + b"," + value if prefer else value
         elif name == b"traceparent":
-            parents.append(value)
+            traceparents.append(value)
     check_json(content_type, encodings)
-    traceparent = parents[0][:TRACEPARENT_BYTES_MAX] if len(parents) == 1 else b""  # W3C Trace Context: of two, neither counts
+    traceparent = traceparents[0][:TRACEPARENT_BYTES_MAX] if len(traceparents) == 1 else b""  # W3C Trace Context: of two, neither counts
     wait = _WAIT(prefer) if prefer else None
     wait_s = None if wait is None else int(wait[1])
     return AnswerForm(wants_receipts(query), wait_s, traceparent.decode("latin-1"), ticket_of(headers)), length

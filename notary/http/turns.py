@@ -17,7 +17,7 @@ SHARE_US: Final = 500
 CALL_US: Final = 20
 """The time to write an answer."""
 BEHIND_S: Final = 0.05
-"""Decided submissions have a standing queue if there was always one that waited for its answer in this time (RFC 8289)."""
+"""The queue of decided submissions is standing if it was never empty for this time (RFC 8289)."""
 
 
 class _Ring:
@@ -35,10 +35,10 @@ class _Ring:
         """Append work to a lane."""
         self._lanes.setdefault(lane, deque()).append(work)
 
-    def do(self, until_us: int) -> None:
-        """Do work until its time is `until_us`, or no work is left."""
+    def do(self, budget_us: int) -> None:
+        """Do work until its estimated time reaches `budget_us`, or no work is left."""
         spent_us = 0
-        while self._lanes and spent_us < until_us:
+        while self._lanes and spent_us < budget_us:
             lane, works = next(iter(self._lanes.items()))
             try:
                 spent_us = self._do_share(works, spent_us, spent_us + SHARE_US)
@@ -72,9 +72,9 @@ class Turns:
         self._may_read = may_read
         self._duty = duty
         self._parties, self._addresses = _Ring(), _Ring()
-        self._comes = False
-        self.silent = False
-        """True if nothing may be read from the index in this turn."""
+        self._is_scheduled = False
+        self.is_suspended = False
+        """True if serving is suspended in this turn: nothing may be read from the index."""
 
     def do(self, work: Pieces[None], *, party: str = "", network: str = "", counts: bool = False) -> None:
         """Do `work` from the next turn of the loop on, in the lane of a party, or else of a client's address.
@@ -87,28 +87,28 @@ class Turns:
             self._parties.add((party, counts), work)
         else:
             self._addresses.add((network, False), work)
-        self._come()
+        self._schedule()
 
-    def _come(self) -> None:
-        if self._parties and not self._comes:
-            self._comes = True
+    def _schedule(self) -> None:
+        if self._parties and not self._is_scheduled:
+            self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._do_parties)
         if self._addresses:
             self._duty.call(self._do_addresses)
 
     def _do_parties(self) -> None:
-        self._comes = False
+        self._is_scheduled = False
         self._do(self._parties, TURN_US)
 
     def _do_addresses(self) -> None:
         self._do(self._addresses, READ_TURN_US)
 
     def _do(self, ring: _Ring, turn_us: int) -> None:
-        self.silent = not self._may_read()
+        self.is_suspended = not self._may_read()
         try:
             ring.do(turn_us)
         finally:  # a bug in one piece of work must not keep the rest from its turns
-            self._come()
+            self._schedule()
 
 
 class AnswerBacklog:
@@ -120,7 +120,7 @@ class AnswerBacklog:
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self.caught_up: Callable[[], None] = lambda: None
-        """Called when the queue is empty after it was standing. The application sets it."""
+        """Called when a standing queue has become empty. The application sets it."""
         self._clock_s = clock_s
         self._size = 0
         self._never_empty_since_s = 0.0

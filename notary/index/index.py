@@ -55,8 +55,7 @@ TILE_US: Final = 150
 """The time to read a full tile and compute its 255 inner hashes."""
 LOOKED_UP_AT_ONCE: Final = 1_000
 """The number of rows that `prepare` looks up in a piece."""
-HASHED_BYTES_US: Final = 1_500
-"""The number of bytes that are hashed in a microsecond."""
+HASHED_BYTES_PER_US: Final = 1_500
 
 
 class Consumed(msgspec.Struct, frozen=True):
@@ -202,18 +201,7 @@ class Index:
             self.tree.append(hashes, lambda key, tile: put(key, tile, tiles))
             position_next = self._position_next + len(hashes)
             put(rows.PROGRESS_KEY, rows.PROGRESS.pack(position_next, ready.log_time_ms), meta)
-            for effect in ready.effects:
-                put(rows.effect_key(effect.seen), rows.effect_row(effect), meta)
-            for partition, mark in ready.marks.items():
-                put(rows.mark_key(partition), rows.mark_row(mark), meta)
-            if ready.log_state is not None:
-                put(rows.LOG_STATE_KEY, encode(ready.log_state), meta)
-            put(rows.SUSPICIONS_KEY, encode((ready.agreed, ready.suspicions)), meta)
-            for partition, offset in ready.offsets_next.items():
-                if self._offsets_next.get(partition) != offset:
-                    put(rows.offset_key(partition), rows.U64.pack(offset), meta)
-            for changed in ready.incarnations:
-                put(rows.incarnation_key(changed.incarnation), rows.incarnation_row(changed), meta)
+            self._put_joiner_state(ready, batch)
             compared, before, open_before = self._compare(ready, result.outcomes, position_next)
             agreement = open_before or compared
             if agreement != self.agreement or before != self._compared_before:
@@ -227,8 +215,8 @@ class Index:
                 why = f"the index {self.directory} cannot be written: {problem}. {remedy}, then start again"
                 raise Fatal(FatalCode.INDEX_UNWRITABLE, why) from problem
         except BaseException as problem:
-            # The tree in memory may be ahead of the rows now, so no more queries may be answered.
-            # A copy: the error's traceback would keep the store open after `close`.
+            # The tree in memory may be ahead of the rows now, so no more queries may be answered. `broken` gets a copy of the error, since
+            # the traceback of the error itself would keep the store open after `close`.
             self.broken = (
                 Fatal(problem.code, str(problem))
                 if isinstance(problem, Fatal)
@@ -239,11 +227,27 @@ class Index:
         self._offsets_next.update(ready.offsets_next)
         self._compared, self._compared_before, self._open_before = compared, before, open_before
         if agreement.quarantined:
-            raise self.quarantine(agreement.quarantined)  # syncs the mark, which no record of the log has
+            raise self.quarantine(agreement.quarantined)  # syncs the row: the log cannot restore it
         return result.outcomes
 
+    def _put_joiner_state(self, ready: Ready, batch: WriteBatch) -> None:
+        """Add the rows from which the joiner resumes (R8, R10), as far as the step changed them."""
+        put, meta = batch.put, self._store.handle(META)
+        for effect in ready.effects:
+            put(rows.effect_key(effect.seen), rows.effect_row(effect), meta)
+        for partition, mark in ready.marks.items():
+            put(rows.mark_key(partition), rows.mark_row(mark), meta)
+        if ready.log_state is not None:
+            put(rows.LOG_STATE_KEY, encode(ready.log_state), meta)
+        put(rows.SUSPICIONS_KEY, encode((ready.agreed, ready.suspicions)), meta)
+        for partition, offset in ready.offsets_next.items():
+            if self._offsets_next.get(partition) != offset:
+                put(rows.offset_key(partition), rows.U64.pack(offset), meta)
+        for changed in ready.incarnations:
+            put(rows.incarnation_key(changed.incarnation), rows.incarnation_row(changed), meta)
+
     def _put_salvage(self, ready: Ready, batch: WriteBatch) -> None:
-        """Add the rows of a step of a salvage: the items of a record, kept until the salvage is done; then all items as decided (R11)."""
+        """Add the rows of a step of a salvage (R11): the items of its record until the salvage is done; then all items as decided."""
         assert not (ready.salvaged and ready.batches)
         if not (ready.salvaged or ready.items_dropped or ready.items):
             return
@@ -253,26 +257,26 @@ class Index:
                 batch.delete(key, meta)
         if ready.items is not None:
             batch.put(rows.items_key(ready.items.first), encode_items(ready.items.first, ready.items.items), meta)
-        spent: dict[StateRef, bytes] = {}
+        state_rows: dict[StateRef, bytes] = {}
         for position, item in enumerate(ready.salvaged, self._position_next):
             batch.put(rows.U64.pack(position), rows.position_row(item), positions)
             if not isinstance(item, Decided):
                 continue
             id_, row = item.transaction_id, row_of_item(item)
             batch.put(id_, row, decisions)
-            spent.update(dict.fromkeys(item.inputs, rows.state_row(id_, position)))
-            cited = [conflict for conflict in from_row(id_, row).conflicts if conflict.state not in spent]
+            state_rows.update(dict.fromkeys(item.inputs, rows.state_row(id_, position)))
+            cited = [conflict for conflict in from_row(id_, row).conflicts if conflict.state not in state_rows]
             if cited:
-                with self._sound:
+                with self._guard:
                     found = self._states.get([conflict.state for conflict in cited])
-                spent.update(
+                state_rows.update(
                     {
                         conflict.state: rows.reserved_row(conflict.consumed_by)
-                        for conflict, there in zip(cited, found, strict=True)
-                        if there is None
+                        for conflict, known in zip(cited, found, strict=True)
+                        if known is None
                     }
                 )
-        for state, row in spent.items():
+        for state, row in state_rows.items():
             batch.put(state, row, states)
 
     def take_outcome_counts(self) -> list[int]:
@@ -301,24 +305,24 @@ class Index:
         return self.leaves_in_pieces(first, min(TILE_WIDTH, self.position_next - first))
 
     def _compare(self, ready: Ready, outcomes: Sequence[Sequence[Decision]], size: int) -> tuple[Agreement, Agreement, Agreement | None]:
-        """Returns the comparison of roots (after the step, as of the last record that took effect), and `_open_before` (R9).
+        """Returns the comparison of roots after the step, the one as of the last record that took effect, and `_open_before` (R9).
 
         After a start or an interruption the joiner reads again from the last record that took effect. Later comparisons are dropped first:
         a vote from a root disagreement that has ended would open another one if it were compared twice.
         """
-        compared, before, held = self._compared, self._compared_before, self._open_before
+        compared, before, open_before = self._compared, self._compared_before, self._open_before
         records = self._votes_of(ready, outcomes)
         if records and records[0][0].offset < compared.offset_next:
-            held = held or (None if compared.disagreement is None else compared)
+            open_before = open_before or (None if compared.disagreement is None else compared)
             compared = before
-        covered = 0
+        through_effects = 0
         if ready.effects:
-            covered = len([seen for seen, _ in records if seen.offset <= ready.effects[-1].offset])
-            compared = before = self._observe(compared, records[:covered], size)
-        compared = self._observe(compared, records[covered:], size)
-        if held is not None and compared.offset_next >= held.offset_next:
-            held = None
-        return compared, before, held
+            through_effects = len([seen for seen, _ in records if seen.offset <= ready.effects[-1].offset])
+            compared = before = self._observe(compared, records[:through_effects], size)
+        compared = self._observe(compared, records[through_effects:], size)
+        if open_before is not None and compared.offset_next >= open_before.offset_next:
+            open_before = None
+        return compared, before, open_before
 
     def _observe(self, agreement: Agreement, records: Sequence[tuple[RootSeen | VoteVoid, int]], size: int) -> Agreement:
         if records or agreement.pending:
@@ -334,8 +338,8 @@ class Index:
         return [(seen, sizes[seen.batches_before]) for seen in ready.roots_seen]
 
     @property
-    def _sound(self) -> "_Sound":
-        return _Sound(self)
+    def _guard(self) -> "_Guard":
+        return _Guard(self)
 
     def _found(self, batches: Sequence[OrderedBatch]) -> Found:
         """Returns the rows of the batches' transaction ids and states, as they are before the step."""
@@ -358,7 +362,7 @@ class Index:
 
     def _look_up(self, ids: list[TransactionId], states: list[StateRef], found: Found) -> None:
         """Add to `found` which of these ids are decided and which states consumed; one batched get for each of the two families."""
-        with self._sound:
+        with self._guard:
             if ids:
                 decided = {id_: from_row(id_, row) for id_, row in zip(ids, self._decisions.get(ids), strict=True) if row is not None}
                 for decision in decided.values():
@@ -375,12 +379,12 @@ class Index:
 
     def has_decided(self, transaction_ids: Sequence[TransactionId]) -> bool:
         """Returns True if this worker has decided all of these transactions. About 5 us each."""
-        with self._sound:
+        with self._guard:
             return None not in self._decisions.get(list(transaction_ids))
 
     def position(self, transaction_id: TransactionId) -> int | None:
         """Returns the position of a transaction's decision; None when this worker has none."""
-        with self._sound:
+        with self._guard:
             row = self._decisions.get(transaction_id)
             return None if row is None else self._checked(transaction_id, row)
 
@@ -390,14 +394,14 @@ class Index:
 
     def decision_in_pieces(self, transaction_id: TransactionId) -> Pieces[Decision | None]:
         """Does the work of `decision` in pieces."""
-        with self._sound:
+        with self._guard:
             row = self._decisions.get(transaction_id)
             if row is None:
                 yield ROW_US
                 return None
             tiles_read = self.tree.tiles_read
             self._checked(transaction_id, row)
-            yield ROW_US + len(row) // HASHED_BYTES_US + (self.tree.tiles_read - tiles_read) * TILE_US
+            yield ROW_US + len(row) // HASHED_BYTES_PER_US + (self.tree.tiles_read - tiles_read) * TILE_US
             return (yield from from_row_in_pieces(transaction_id, row))
 
     def _checked(self, transaction_id: TransactionId, row: bytes) -> int:
@@ -419,7 +423,7 @@ class Index:
         """
         leaves: list[bytes] = []
         corrupt = f"a row of the positions {first} to {first + count - 1} is missing"
-        with self._sound:
+        with self._guard:
             ids = self._positions.get_in_passing([rows.U64.pack(at) for at in range(first, first + count)])
             yield count * ROW_US
             hashes: list[bytes] = []
@@ -434,30 +438,30 @@ class Index:
                     raise CorruptRecord(corrupt)
                 leaves.append(leaf_of_row(id_, row))
                 hashes.append(leaf_hash(leaves[-1]))
-                yield ROW_US + len(row) // HASHED_BYTES_US
+                yield ROW_US + len(row) // HASHED_BYTES_PER_US
             self.tree.check_hashes(first, hashes)
         return leaves
 
     def tile(self, level: int, index: int, width: int) -> bytes:
         """Returns the first `width` hashes of a stored tile, after comparing it with the tile above it."""
-        with self._sound:
+        with self._guard:
             return self.tree.sound_tile(level, index)[: width * HASH_BYTES]
 
     def transaction_at(self, position: int) -> TransactionId | None:
         """Returns the id of the transaction decided at that position; None if the position has none, or if the id was lost (R11)."""
-        with self._sound:
+        with self._guard:
             row = self._positions.get(rows.U64.pack(position))
             return None if row is None or rows.undecided_of(row) is not None else row
 
     def undecided(self) -> dict[int, Item]:
         """Returns the positions without a decision, after salvages (R11). It reads the rows of all positions."""
-        with self._sound:
+        with self._guard:
             found = [(key, rows.undecided_of(row)) for key, row in self._positions.items()]
         return {rows.U64.unpack(key)[0]: item for key, item in found if item is not None}
 
     def consumed(self, state: StateRef) -> Consumed | None:
         """Returns the transaction that consumed the state; None while the state is neither consumed nor reserved."""
-        with self._sound:
+        with self._guard:
             row = self._states.get(state)
             if row is None:
                 return None
@@ -471,24 +475,24 @@ class Index:
     def _check_end(self) -> None:
         """Raise `Fatal` unless the rows end at the position of the progress row. This detects single files that were lost or restored."""
         position_next = self.position_next
-        ends = [self._positions.get(rows.U64.pack(position)) for position in (position_next - 1, position_next) if position >= 0]
-        decision_last = None
-        if position_next and ends[0] is not None and rows.undecided_of(ends[0]) is None:
-            decision_last = self.decision(ends[0])
-            ends[0] = None if decision_last is None else ends[0]
-        if (
-            ends[-1] is not None
-            or (position_next and ends[0] is None)
-            or (decision_last is not None and decision_last.position != position_next - 1)
-        ):
+        has_last = position_next == 0 or self._has_rows_at(position_next - 1)
+        if not has_last or self._positions.get(rows.U64.pack(position_next)) is not None:
             raise Fatal(
                 FatalCode.INDEX_DAMAGED,
                 f"the index {self.directory} is damaged: its rows do not end at position {position_next}, which its progress row names."
                 f" {REMEDY}",
             )
 
+    def _has_rows_at(self, position: int) -> bool:
+        """Returns True if the row of that position is there, and the row of its decision, if it has one (R11)."""
+        row = self._positions.get(rows.U64.pack(position))
+        if row is None or rows.undecided_of(row) is not None:
+            return row is not None
+        decision = self.decision(row)
+        return decision is not None and decision.position == position
 
-class _Sound:
+
+class _Guard:
     """Guards reads: a row that is malformed or contradicts the tree quarantines the index (`Quarantined`).
 
     A row that cannot be read now raises `Fatal` only.

@@ -28,7 +28,7 @@ from rocksdict import (
     WriteBatch,
 )
 
-from notary.index.store import DECISIONS, FAMILIES, STATES, Family, Reading, raise_if_short
+from notary.index.store import DECISIONS, FAMILIES, STATES, Family, Reading, raise_if_out_of_resources
 from ordering.errors import ConfigurationError, Fatal, FatalCode
 from ordering.settings import Fixed, Positive
 
@@ -56,14 +56,16 @@ _NAME_ANOTHER: Final = (
 UNCACHE: Final = 1_000
 """Once a compaction has replaced a file, nearly all of its blocks are removed from the cache (RocksDB's `uncache_aggressiveness`)."""
 FILTERS_PART: Final = 2
-"""Once the bloom filters need more than the cache divided by this, new files get filters in parts.
+"""Once the bloom filters need more than the cache divided by this, new files get partitioned filters.
 
-A lookup then reads a part of a filter into the cache instead of a complete one, a megabyte. While all filters are in the cache, complete
-ones are faster. A compaction sooner or later replaces the older files.
+A lookup then reads one partition of a filter into the cache instead of a complete filter, a megabyte. While all filters are in the cache,
+complete ones are faster. A compaction sooner or later replaces the older files.
 """
 COUNTED_WRITES: Final = 256
 """The number of writes after which the rows are counted again."""
-_IN_PARTS: Final = "{partition_filters=true;index_type=kTwoLevelIndexSearch;metadata_block_size=16384;pin_top_level_index_and_filter=true}"
+_PARTITIONED_FILTERS: Final = (
+    "{partition_filters=true;index_type=kTwoLevelIndexSearch;metadata_block_size=16384;pin_top_level_index_and_filter=true}"
+)
 PREFIX_BYTES_MAX: Final = 128
 """The longest prefix that rocksdict can extract; it is longer than any key."""
 
@@ -111,17 +113,17 @@ class RocksStore:
         self._store = store
         self.cache_bytes: Final = settings.cache_bytes
         self._bits = settings.bloom_bits_per_key
-        self._filters_in_parts = False
+        self._filters_are_partitioned = False
         self._writes = 0
         self._families: dict[str, Any] = {name: store.get_column_family(name) for name in FAMILIES}
         # The handles keep the store open, and its lock held, as long as they exist.
         self._handles: dict[str, Any] = {name: store.get_column_family_handle(name) for name in FAMILIES}
-        self._divide_filters()
+        self._partition_filters()
 
     @classmethod
     def open(cls, directory: Path, settings: IndexSettings) -> "RocksStore":
         """Open the store in that directory; create it if it is missing. Raises `ConfigurationError` or `Fatal` with the remedy."""
-        with Reading(directory):  # to set an option writes a file: the disk may be full
+        with Reading(directory):  # setting an option writes a file, and the disk may be full
             return cls(open_store(directory, settings), settings)
 
     @property
@@ -147,18 +149,18 @@ class RocksStore:
         self._store.write(batch)
         self._writes += 1
         if self._writes % COUNTED_WRITES == 0:
-            self._divide_filters()
+            self._partition_filters()
 
     def flush(self) -> None:
         """Sync the write-ahead log: everything written so far survives a crash of the machine."""
         self._store.flush_wal(True)
 
-    def _divide_filters(self) -> None:
-        """Let new files have filters in parts if the filters of all rows need too much of the cache."""
-        if not self._filters_in_parts and self.filter_bytes > self.cache_bytes // FILTERS_PART:
+    def _partition_filters(self) -> None:
+        """Give new files partitioned filters if the filters of all rows need too much of the cache."""
+        if not self._filters_are_partitioned and self.filter_bytes > self.cache_bytes // FILTERS_PART:
             for name in LOOKED_UP:
-                self._families[name].set_options({"block_based_table_factory": _IN_PARTS})
-            self._filters_in_parts = True
+                self._families[name].set_options({"block_based_table_factory": _PARTITIONED_FILTERS})
+            self._filters_are_partitioned = True
 
     def close(self) -> None:
         """Close the files and release their lock. Memtables are not flushed: the next start reads the write-ahead log.
@@ -194,7 +196,7 @@ def open_store(directory: Path, settings: IndexSettings, *, read_only: bool = Fa
         if any(reason in text for reason in _NOT_WRITABLE):
             # Readers need to write too: `viewing` links the files into a folder inside the index.
             raise ConfigurationError(f"the index {directory} cannot be written: {text}. {_NAME_ANOTHER}") from None
-        raise_if_short(directory, problem)  # it may be LOCK that cannot be made or opened
+        raise_if_out_of_resources(directory, problem)  # for LOCK too, if the file cannot be made or opened
         # Match the file's name: the word "lock" alone is also in "block", which RocksDB uses in errors about corrupt data.
         if text.startswith("IO error") and "/LOCK: " in text:
             raise ConfigurationError(f"the index {directory} is in use by another process: stop it, or give this worker its own") from None

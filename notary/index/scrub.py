@@ -24,14 +24,15 @@ from ordering.errors import ConfigurationError, CorruptRecord, Fatal, FatalCode
 from ordering.ids import STATE_REF_BYTES
 
 PART_ROWS: Final = 500_000
-REST_SHARE: Final = 4.0
+REST_RATIO: Final = 4.0
+"""The time that the scrub sleeps after each part, divided by the time that the part took."""
 EXIT_SOUND, EXIT_COULD_NOT = 0, 2
-EXIT_ROTTEN: Final = 65
+EXIT_CORRUPT: Final = 65
 """EX_DATAERR of sysexits.h. Python itself ends with 1 after a bug."""
 ATTEMPTS_MAX: Final = 2
 _NO_FILE: Final = "No such file"
-_OF_THE_DATA: Final = ("Corruption", "Input/output error", _NO_FILE)
-"""A part of RocksDB's text for each error that the file causes; most others mean that the process lacks a resource."""
+_DATA_ERRORS: Final = ("Corruption", "Input/output error", _NO_FILE)
+"""Parts of RocksDB's errors that the data causes. Most other errors mean that the process lacks a resource."""
 
 
 def scrub(directory: Path, rest: Callable[[float], None], now_s: Callable[[], float]) -> int:
@@ -46,7 +47,7 @@ def scrub(directory: Path, rest: Callable[[float], None], now_s: Callable[[], fl
             read += found
             if found < PART_ROWS:
                 break
-            rest(REST_SHARE * (now_s() - began_s))
+            rest(REST_RATIO * (now_s() - began_s))
     return read
 
 
@@ -75,21 +76,21 @@ def main(directory: Path, attempts: int = ATTEMPTS_MAX) -> int:
         if attempts > 1 and _NO_FILE in str(problem):
             return main(directory, attempts - 1)  # another process may have removed the links to the files
         print(problem, flush=True)
-        return EXIT_ROTTEN if _is_rot(problem) else EXIT_COULD_NOT
+        return EXIT_CORRUPT if _is_corruption(problem) else EXIT_COULD_NOT
     except (ConfigurationError, OSError, MemoryError) as problem:
         print(problem, flush=True)
         return EXIT_COULD_NOT
     return EXIT_SOUND
 
 
-def _is_rot(problem: Fatal) -> bool:
-    """Returns True if the error is one of the data. A sound index must not be quarantined, which is for ever."""
+def _is_corruption(problem: Fatal) -> bool:
+    """Returns True if the data caused the error. A sound index must not be quarantined, since a quarantine lasts for ever."""
     cause = problem.__cause__
     while isinstance(cause, Fatal):
         cause = cause.__cause__
     if problem.code is not FatalCode.INDEX_DAMAGED:
         return False
-    return cause is None or isinstance(cause, CorruptRecord) or any(part in str(cause) for part in _OF_THE_DATA)
+    return cause is None or isinstance(cause, CorruptRecord) or any(part in str(cause) for part in _DATA_ERRORS)
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ class Store(Protocol):
         ...
 
 
-def raise_if_short(directory: Path, problem: Exception) -> None:
+def raise_if_out_of_resources(directory: Path, problem: Exception) -> None:
     """Raise the error of an index that needs more space or open files: it is not damaged. Return for any other error."""
     if has_no_space(problem):
         raise Fatal(
@@ -134,5 +134,5 @@ def raise_fatal(directory: Path, problem: BaseException) -> None:
         raise Fatal(FatalCode.INDEX_DAMAGED, f"the index {directory} is corrupt: {problem}. {REMEDY}") from problem
     if isinstance(problem, NotaryError) or not isinstance(problem, Exception):  # rocksdict raises bare Exception
         return
-    raise_if_short(directory, problem)  # opening a new index writes its first rows
+    raise_if_out_of_resources(directory, problem)  # opening a new index writes its first rows
     raise Fatal(FatalCode.INDEX_DAMAGED, f"the index {directory} cannot be read: {problem}. {REMEDY}") from problem

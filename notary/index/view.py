@@ -7,8 +7,8 @@ reads in the same order, and `Checkpoint` needs the worker's own handle.
 
 So `viewing` first makes hard links to the files, in a folder inside the index, and opens the read-only instance on the links:
 
-- The table files that the MANIFEST lists never change; others may be in the making. A write-ahead log only grows, and RocksDB reads it up
-  to the end of a write batch (R8).
+- The table files that the MANIFEST lists never change; other table files may be incomplete. A write-ahead log only grows, and RocksDB
+  reads it up to the end of a write batch (R8).
 - The MANIFEST grows too, so it is copied, up to the length that it had before the links were made.
 - The files form a snapshot only if no flush or compaction was recorded, and no write-ahead log begun, while they were linked. So `_link`
   compares the MANIFEST and the names of the logs before and after, and links again if they changed. Linking takes milliseconds.
@@ -55,8 +55,8 @@ class IndexView:
         with Reading(directory):
             self._meta = self._family(META)
             self.format_version = self._format_version()
-            self.notary_name = self._fact(rows.NOTARY_KEY).decode()
-            self.log_identity = self._fact(rows.LOG_KEY).decode()
+            self.notary_name = self._required(rows.NOTARY_KEY).decode()
+            self.log_identity = self._required(rows.LOG_KEY).decode()
             log_state = self._meta.get(rows.LOG_STATE_KEY)
             self.payload_partitions = 0 if log_state is None else decode_log_state(log_state).payload_partitions
             progress = self._meta.get(rows.PROGRESS_KEY)
@@ -101,12 +101,12 @@ class IndexView:
             return joiner_state_of(self._meta, self.offsets_next, self.log_time_ms)
 
     def quarantined(self) -> str:
-        """Returns why the index is quarantined; empty if it is not."""
+        """Returns the reason why the index is quarantined; empty if it is not."""
         with Reading(self._directory):
             return decode_agreement(self._meta.get(rows.AGREEMENT_KEY)).quarantined
 
     def unfit(self) -> str:
-        """Returns why the index may be wrong: quarantined, in a root disagreement (R9) or suspected (R10); empty if it is none of these."""
+        """Returns the reason why the index may be wrong: quarantine, root disagreement (R9) or suspicion (R10); empty without one."""
         with Reading(self._directory):
             agreement = decode_agreement(self._meta.get(rows.AGREEMENT_KEY))
         suspected = ", ".join(sorted(self.joiner_state().suspicions))
@@ -118,7 +118,7 @@ class IndexView:
 
     def _format_version(self) -> int:
         """Returns the format version. It is read first: in another version, other rows may have another meaning."""
-        (version,) = rows.U32.unpack(self._fact(rows.FORMAT_KEY))
+        (version,) = rows.U32.unpack(self._required(rows.FORMAT_KEY))
         if version != INDEX_FORMAT_VERSION:
             raise ConfigurationError(
                 f"the index {self._directory} has format version {version} and this software reads {INDEX_FORMAT_VERSION}:"
@@ -126,7 +126,7 @@ class IndexView:
             )
         return int(version)
 
-    def _fact(self, key: bytes) -> bytes:
+    def _required(self, key: bytes) -> bytes:
         value: bytes | None = self._meta.get(key)
         if value is None:
             raise CorruptRecord(f"its row {key.decode()!r} is missing")
@@ -187,7 +187,7 @@ def link_files(directory: Path, links: Path) -> None:
             return
         for file in links.iterdir():
             file.unlink()
-    if _moment(directory) is None:
+    if _file_state(directory) is None:
         raise Fatal(
             FatalCode.INDEX_DAMAGED,
             f"the index {directory} is damaged: its file {CURRENT} names a MANIFEST that is missing. {REMEDY}",
@@ -197,7 +197,7 @@ def link_files(directory: Path, links: Path) -> None:
 
 def _link(directory: Path, links: Path) -> bool:
     """Link the files of one snapshot. Returns False when the store changed meanwhile."""
-    before = _moment(directory)
+    before = _file_state(directory)
     if before is None:
         return False
     manifest, length, logs = before
@@ -206,7 +206,7 @@ def _link(directory: Path, links: Path) -> bool:
             content = file_list.read(length)
         for file in os.scandir(directory):
             if file.name.endswith(".sst") or file.name in logs:
-                with contextlib.suppress(FileNotFoundError):  # the file was obsolete, or the store has changed: `_moment` finds that
+                with contextlib.suppress(FileNotFoundError):  # RocksDB has removed it: `_file_state` shows whether the store changed
                     os.link(file.path, links / file.name)
     except FileNotFoundError:
         return False
@@ -217,11 +217,11 @@ def _link(directory: Path, links: Path) -> bool:
         ) from None
     (links / manifest).write_bytes(content)
     (links / CURRENT).write_text(manifest + "\n")
-    return _moment(directory) == before
+    return _file_state(directory) == before
 
 
-def _moment(directory: Path) -> tuple[str, int, frozenset[str]] | None:
-    """Returns the MANIFEST's name and length, and the logs' names. A flush, compaction or new log changes one. None in a replacement."""
+def _file_state(directory: Path) -> tuple[str, int, frozenset[str]] | None:
+    """Returns the MANIFEST's name and length, and the logs' names: a flush or compaction changes them. None while a file is replaced."""
     try:
         manifest = (directory / CURRENT).read_text().strip()
         length = (directory / manifest).stat().st_size

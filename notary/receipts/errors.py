@@ -26,7 +26,6 @@ Reason: TypeAlias = Literal[
 ]
 """The machine-readable cause; the message gives the same cause for people, with the values."""
 
-
 _CHARACTERS_MAX: Final = 1000
 
 
@@ -40,5 +39,5 @@ class NotVerified(NotaryError):
 
 
 def printable(text: str) -> str:
-    """Returns the text, cut and escaped: it quotes untrusted input, and may go to a terminal."""
+    """Returns the text, truncated and escaped: it quotes untrusted input, and may go to a terminal."""
     return "".join([c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:_CHARACTERS_MAX]])

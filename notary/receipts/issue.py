@@ -30,7 +30,7 @@ class Issuer:
         self._view = view
         self._signed: TreeView | None = None
         self._checkpoint = ""
-        self._ending = b""
+        self._checkpoint_json = b""
         # Per group number: the lines of the group's hashes at each height; the lines above the group, as text and in JSON.
         self._groups: dict[int, tuple[list[list[bytes]], bytes, bytes]] = {}
         self.signatures = 0
@@ -52,7 +52,7 @@ class Issuer:
     def receipt_json(self, position: int) -> bytes:
         """Returns the receipt as `receipt` does, encoded as a JSON string."""
         lines, _, above = self._lines(self._sign(), position)
-        return receipt_json(position, lines, above, self._ending)
+        return receipt_json(position, lines, above, self._checkpoint_json)
 
     def _lines(self, view: TreeView, position: int) -> tuple[list[bytes], bytes, bytes]:
         """Returns the first lines of a receipt's proof, and those above its group as text and in JSON."""
@@ -64,29 +64,23 @@ class Issuer:
                 self._groups.clear()
             made = self._groups[group] = self._make_group(view, group)
         rows, above, above_json = made
-        lines = []
-        for row in rows:
-            neighbour = at ^ 1
-            if neighbour < len(row):
-                lines.append(row[neighbour])
-            at >>= 1
-        return lines, above, above_json
+        return siblings(rows, at), above, above_json
 
     def _make_group(self, view: TreeView, group: int) -> tuple[list[list[bytes]], bytes, bytes]:
         tile, at = divmod(group, TILE_WIDTH >> GROUP_HEIGHT)
         inside = view.inside(tile)
-        own = []
+        rows = []
         for height, row in enumerate(inside[:GROUP_HEIGHT]):
             width = GROUP_WIDTH >> height
-            own.append(lines_of(row[at * width : (at + 1) * width]))
+            rows.append(lines_of(row[at * width : (at + 1) * width]))
         above = lines_of(siblings(inside[GROUP_HEIGHT:TILE_HEIGHT], at) + view.above(tile))
-        return own, b"".join([line + NEW_LINE for line in above]), b"".join([line + NEW_LINE_JSON for line in above])
+        return rows, b"".join([line + NEW_LINE for line in above]), b"".join([line + NEW_LINE_JSON for line in above])
 
     def _sign(self) -> TreeView:
         view = self._view()
         if view is not self._signed:
             self._checkpoint = sign_note(SignedCheckpoint(self._origin, view.size, view.root).text(), [(self._origin, self._key)])
-            self._ending = checkpoint_json(self._checkpoint)
+            self._checkpoint_json = checkpoint_json(self._checkpoint)
             self._signed = view
             self._groups.clear()
             self.signatures += 1

@@ -274,7 +274,7 @@ def rest(history: History, state: JoinerState) -> list[Record]:
 
 
 class Continued:
-    """A joiner after an interruption: it gets the records of a new reader through `Recheck`, as in `Driver._begin` and `Driver._read_with`.
+    """A joiner after an interruption: it gets the records of a new reader through `Recheck`, as in `Driver._read_with`.
 
     `before`: the comparison that the interruption ended, if there was one.
     """

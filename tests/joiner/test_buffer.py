@@ -45,7 +45,7 @@ def test_the_last_ones_that_wait() -> None:
     assert [record.offset for record in buffer.last_run(0)] == [2, 3, 4, 5, 6]
     buffer.drop_through(2, 5)
     assert [(record.offset, record.key, record.value) for record in buffer.last_run(0)][-1] == (5, batch_key(1, 2), b"5")
-    buffer.empty(0, 1, 3)
+    buffer.drop_values(0, 1, 3)
     assert [record.offset for record in buffer.last_run(0)] == [1, 3, 4, 5]
     assert buffer.last_run(1) == []
 
@@ -103,11 +103,11 @@ def test_emptied_records_keep_their_offsets() -> None:
     _add(buffer, 0, 1, 1, 5, b"junk")
     _add(buffer, 0, 1, 2, 6, b"other")
     for _ in range(2):
-        buffer.empty(0, 1, 1)
+        buffer.drop_values(0, 1, 1)
         assert buffer.size_bytes == 2 * RECORD_OVERHEAD_BYTES + 5
     assert _values(buffer, 0, 1, 1) == [None]
     assert buffer.offset_earliest(0) == 5
-    buffer.empty(0, 9, 9)
+    buffer.drop_values(0, 9, 9)
     buffer.drop_through(1, None)
     assert (buffer.size_bytes, buffer.records) == (0, 0)
 
@@ -117,7 +117,7 @@ def test_many_records_of_a_key_are_released_but_the_first() -> None:
     buffer = Buffer()
     for offset in range(5, 100):
         _add(buffer, 0, 1, 1, offset, b"junk")
-    buffer.empty(0, 1, 1)
+    buffer.drop_values(0, 1, 1)
     assert (buffer.records, buffer.size_bytes) == (1, RECORD_OVERHEAD_BYTES)
     assert [(record.offset, record.value) for record in buffer.records_of(0)] == [(5, None)]
     assert buffer.drop_through(1, 1) == 1

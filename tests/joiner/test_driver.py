@@ -458,7 +458,7 @@ async def test_partition_that_gives_nothing(start: Start, log: FaultyLog) -> Non
     assert list(worker.driver.partitions_stalled_s) == [1]
     assert worker.driver.partition_stalled_s > 0.1
     silent = False
-    worker.driver._remake_reader = "the test wants another"
+    worker.driver._new_reader_why = "the test wants another"
     await worker.until(lambda: worker.driver.not_ready() is None)
 
 

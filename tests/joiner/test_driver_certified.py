@@ -13,7 +13,7 @@ import joiner.driver
 import ordering.local_reader
 from joiner import DriverSettings, JoinerLimits
 from joiner.proposals import ReadAhead
-from joiner.sender import KEY_WAIT_S
+from joiner.sender import KEY_WAIT_S, _Registering
 from ordering.errors import FatalCode, NotReady
 from ordering.log import ORDERING, Log, LogOffsets, Reader, Record
 from ordering.records import Activate, Entry, OrderingRecord, Register, Retire, Settle, View, batch_key, decode
@@ -349,7 +349,7 @@ async def test_nothing_is_handed_on_before_the_marks_of_all_partitions(start: St
     assert again.joiner.history.seen == seen
     assert "compared with this worker's index" in (again.driver.not_ready() or "")
     log.on_poll = None
-    again.driver._remake_reader = "the test wants another"
+    again.driver._new_reader_why = "the test wants another"
     await again.until(lambda: again.joiner.history.seen > seen)
 
 
@@ -395,7 +395,7 @@ async def test_a_forged_payload_does_not_fill_the_memory_at_each_look(start: Sta
         return [record for record in records if record.partition != ORDERING] if len(held) < 10 else records
 
     log.on_poll = watched
-    again.driver._remake_reader = "the test wants another"
+    again.driver._new_reader_why = "the test wants another"
     await again.until(lambda: again.driver.not_ready() is None)
     assert max(held) < 10
 
@@ -593,9 +593,9 @@ async def test_waiting_for_a_key_begins_again_after_a_suspicion(start: Start, lo
     worker = start(keys=Keys(SECOND))
     await worker.until(lambda: worker.driver.may_not_append() is None)
     await asyncio.sleep(0.1)
-    worker.sender.hold = lambda: "suspended by the test"
+    worker.sender.may_not_append = lambda: "suspended by the test"
     await asyncio.sleep(KEY_WAIT_S)
-    worker.sender.hold = worker.driver.may_not_append
+    worker.sender.may_not_append = worker.driver.may_not_append
     await asyncio.sleep(0.1)
     assert not worker.running.done()
     await worker.dies()
@@ -798,7 +798,7 @@ async def test_a_partition_that_contradicted_is_waited_for(start: Start, log: Fa
     log._records[partition][offset] = before
     log.without_leader = set()
     log.on_poll = None
-    worker.driver._remake_reader = "the test wants another"
+    worker.driver._new_reader_why = "the test wants another"
     await worker.until(lambda: worker.driver.not_ready() is None)
 
 
@@ -836,7 +836,7 @@ async def test_an_end_that_the_log_lost_is_not_waited_for(start: Start, log: Fau
     worker = await ready_worker(start)
     sender, head = worker.sender, worker.driver.joiner.offset_head
     registered: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    sender._registering = (b"nonce", registered, KEY.public_key)
+    sender._registering = _Registering(b"nonce", registered, KEY.public_key)
     sender._acknowledged.add(b"nonce")
     sender.expect(frozenset({b"nonce"}), head + 2)
     assert not registered.done()

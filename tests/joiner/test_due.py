@@ -105,7 +105,7 @@ def test_no_fence_while_memory_is_free() -> None:
 
 def test_a_fence_ends_what_holds_a_restart_back() -> None:
     """The payload of an incarnation that never returns leads to a fence once a restart would read many later payloads again."""
-    history, reading = registered("busy", "gone", limits=JoinerLimits(worker_timeout_ms=1000, held_back_max=2))
+    history, reading = registered("busy", "gone", limits=JoinerLimits(worker_timeout_ms=1000, reread_records_max=2))
     reading.step(history.payload(2, 1, "b"), history.entry(1, 1, "a", at=T0 + 5000), history.payload(1, 1, "a"), now=0)
     assert reading.step(now=HOLE_MS).fences == []
     reading.step(history.payload(1, 2, "c"), history.entry(1, 2, "c", at=T0 + 5001), now=HOLE_MS)

@@ -85,7 +85,7 @@ async def test_not_ready_before_it_has_registered() -> None:
 async def test_not_ready_while_something_holds_it_back() -> None:
     """While appends are forbidden, submissions are rejected for the same reason."""
     sender = _sender()
-    sender.hold = lambda: "the log is being looked at"
+    sender.may_not_append = lambda: "the log is being looked at"
     assert sender.not_ready() == "the log is being looked at"
 
 
@@ -100,7 +100,7 @@ async def test_a_fill_is_signed_with_the_key_in_force() -> None:
     """A fill is signed for its partition, key and hash, needs no incarnation, and is appended even while nothing else may be."""
     log = MemoryLog(2)
     sender = _sender(log=log)
-    sender.hold = lambda: "suspended"
+    sender.may_not_append = lambda: "suspended"
     sender._writer = await log.open_writer()
     sender._session = _Session(1, sender._writer, KEY)
     await sender.append_fill(FillWanted(1, 7, 8, bytes(32)))
@@ -320,7 +320,7 @@ async def without_leaders(log: FaultyLog, start: Start) -> AsyncIterator[tuple[S
     await answer
 
 
-@pytest.mark.parametrize("why", ["empty queue", "hold", "reading behind"])
+@pytest.mark.parametrize("why", ["empty queue", "suspended", "reading behind"])
 async def test_the_time_without_a_leader_begins_again(log: FaultyLog, start: Start, why: str) -> None:
     """The partitions had a leader while nothing was to be sent. Their next loss is a new one, whatever time has passed since the first."""
     async with without_leaders(log, start) as (sender, send):
@@ -330,8 +330,8 @@ async def test_the_time_without_a_leader_begins_again(log: FaultyLog, start: Sta
         with pytest.MonkeyPatch.context() as meanwhile:
             if why == "empty queue":
                 meanwhile.setattr(type(sender.queue), "__len__", lambda queue: 0)
-            elif why == "hold":
-                meanwhile.setattr(sender, "hold", lambda: "the log is compared")
+            elif why == "suspended":
+                meanwhile.setattr(sender, "may_not_append", lambda: "the log is compared")
             else:
                 meanwhile.setattr(sender, "reading_is_behind", lambda: True)
             send()

@@ -49,7 +49,16 @@ def test_an_attribute_that_is_left_out_is_found() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["_log_time_ms", "_offset_head", "_queue.ids", "_skipped", "_due.fills_due_ms", "_buffer_full", "_since_effect", "payloads.read_again"],
+    [
+        "_log_time_ms",
+        "_offset_head",
+        "_queue.ids",
+        "_skipped",
+        "_due.fills_due_ms",
+        "_buffer_full",
+        "_since_effect",
+        "payloads.is_rereading",
+    ],
 )
 def test_the_comparison_finds_a_difference(name: str) -> None:
     """The comparison finds a single attribute with another value."""

@@ -207,7 +207,7 @@ MUTANTS: Final = (
         "state is None or state.fenced",
         seeds=500,
     ),
-    Mutant("half of the incarnations' state is forgotten", "R8", Index.apply, "ready.incarnations", "ready.incarnations[1:]"),
+    Mutant("half of the incarnations' state is forgotten", "R8", Index._put_joiner_state, "ready.incarnations", "ready.incarnations[1:]"),
     # R3: content
     Mutant(
         "the last record wins",
@@ -256,7 +256,7 @@ MUTANTS: Final = (
         "what was answered stays counted",
         "R4",
         SubmissionQueue.answer,
-        "self._let_go(pending, decisions[at : at + count])",
+        "self._finish(pending, decisions[at : at + count])",
         "[waiter(decisions[at : at + count]) for waiter in pending.waiters]",
     ),
     Mutant(
@@ -368,8 +368,8 @@ MUTANTS: Final = (
         "references come before inputs",
         "contract",
         decide._reject,
-        "(conflicts := _conflicts(request.inputs, Kind.INPUT, by))",
-        "not _conflicts(request.references, Kind.REFERENCE, consumed) and (conflicts := _conflicts(request.inputs, Kind.INPUT, by))",
+        "(conflicts := _conflicts(request.inputs, Kind.INPUT, consumers))",
+        "not _conflicts(request.references, Kind.REFERENCE, consumed) and (conflicts := _conflicts(request.inputs, Kind.INPUT, consumers))",
     ),
     Mutant(
         "references are consumed",
@@ -459,7 +459,7 @@ MUTANTS: Final = (
     Mutant(
         "a look-up waits for as long as it can",
         "contract",
-        Read._waits,
+        Read._begin_long_poll,
         "min(wait_s, worker.config.http.wait_s_max)",
         "worker.config.http.wait_s_max",
     ),
@@ -544,7 +544,7 @@ MUTANTS: Final = (
     Mutant(
         "a state may be given twice",
         "contract",
-        request._made,
+        request._with_id,
         'raise _twice(wire.inputs, "inputs")',
         "pass",
         seeds=200,
@@ -667,7 +667,9 @@ MUTANTS: Final = (
         "sought(run, {ORDERING: marks[ORDERING]} if marks else {}, contents=False)",
         seeds=2000,
     ),
-    Mutant("what was read ahead is kept", "R10", Driver._begin, "self.joiner.forget_unapplied", "self.joiner.read_next", seeds=2000),
+    Mutant(
+        "what was read ahead is kept", "R10", Driver._begin_comparison, "self.joiner.forget_unapplied", "self.joiner.read_next", seeds=2000
+    ),
     Mutant("a passed hole is filled", "R10", Proposals._fill, "passing is not None", "False", seeds=500),
     Mutant(
         "who passed a hole is believed under any key",
@@ -689,8 +691,8 @@ MUTANTS: Final = (
         "records under unknown names keep a worker out",
         "R10",
         Driver._catch_up,
-        "{partition: end for partition, end in self._ends_found.items() if partition not in self._paused}",
-        "{partition: end for partition, end in self._ends_found.items()}",
+        "{partition: end for partition, end in self._ends_to_reach.items() if partition not in self._paused}",
+        "{partition: end for partition, end in self._ends_to_reach.items()}",
         seeds=500,
     ),
     Mutant(
@@ -843,7 +845,7 @@ MUTANTS: Final = (
         "what was dropped for want of memory is taken for kept",
         "R8",
         Payloads.kept,
-        "let_go.append(dropped.offset)",
+        "to_reread.append(dropped.offset)",
         "pass",
         seeds=1000,
     ),

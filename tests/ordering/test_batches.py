@@ -166,7 +166,7 @@ async def test_many_records_leave_turns_to_others() -> None:
 def test_heads_of_batches_are_read() -> None:
     """Each head has the first and last offset; bytes that are no complete batch end the list."""
     records = batch(5, (b"k", b"v", []), (b"k", b"v", [])) + batch(7, (b"k", b"v", []))
-    assert [(head.base_offset, head.last_delta, head.magic) for head in heads(records)] == [(5, 1, 2), (7, 0, 2)]
+    assert [(head.base_offset, head.last_offset_delta, head.magic) for head in heads(records)] == [(5, 1, 2), (7, 0, 2)]
     assert len(list(heads(records[:-1]))) == 1
     assert list(heads(b"")) == list(heads(bytes(100))) == []
 

@@ -90,7 +90,7 @@ class Talk:
 @pytest.fixture(autouse=True)
 def _no_turn_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine would end the turns and slices of time at random bytes. Tests of their ends set a length that has always passed."""
-    for name in ("READ_TURN_S", "AUTHENTICATED_TURN_S", "SLICE_S"):
+    for name in ("UNAUTHENTICATED_TURN_S", "AUTHENTICATED_TURN_S", "SLICE_S"):
         monkeypatch.setattr(lines, name, 60.0)
 
 
@@ -953,7 +953,7 @@ async def test_a_client_is_not_late_while_the_server_does_not_read() -> None:
         await talk.send(CHUNK)
         await talk.send(CHUNKS_END)
         talk.connection.check(loop.time() + 3600)
-        talk.server._paused_s -= 3600
+        talk.server._paused_since_s -= 3600
         talk.server.go_on()
         talk.connection.check(loop.time() + 3600)
         assert "late" not in talk.app.heard

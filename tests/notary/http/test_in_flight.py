@@ -270,14 +270,16 @@ async def test_a_short_suspension_of_answers_does_not_shorten_the_list_of_decisi
         suspended = service.worker.serving_suspended
         monkeypatch.setattr(service.worker, "serving_suspended", lambda: suspended() or (why[0] if why else None))
         monkeypatch.setattr(in_flight, "encode_in_pieces", encode_while_suspended)
-        receipt_json, silent = service.worker.issuer.receipt_json, list[bool]()
+        receipt_json, suspensions = service.worker.issuer.receipt_json, list[bool]()
         monkeypatch.setattr(
-            service.worker.issuer, "receipt_json", lambda position: silent.append(service.app.turns.silent) or receipt_json(position)
+            service.worker.issuer,
+            "receipt_json",
+            lambda position: suspensions.append(service.app.turns.is_suspended) or receipt_json(position),
         )
         call = Counting(SUBMISSIONS, "POST")
         service.app.take_verified(call, decode_submission(bank.body(*requests), NOTARY), AnswerForm(True, None), 0.0)
         await call.found
-        assert silent == [False], "no receipt is made of an index that may be wrong"
+        assert suspensions == [False], "no receipt is made of an index that may be wrong"
         status, body = call.returned()
         assert (status, len(body["decisions"])) in ((200, 3), (202, 3))
 
@@ -293,7 +295,7 @@ async def test_an_answer_that_is_complete_too_late_has_no_decision(
 
         def __rfloordiv__(self, size: int) -> int:
             if why == "suspended":
-                service.app.turns.silent = True
+                service.app.turns.is_suspended = True
             else:
                 service.app.detach("it has lost data")
             return 0
@@ -302,7 +304,7 @@ async def test_an_answer_that_is_complete_too_late_has_no_decision(
     async with serving(own_directory) as service:
         service.gate.set()
         assert (await service.post(body)).status_code == 200
-        monkeypatch.setattr(in_flight, "COPIED_BYTES_US", Last())
+        monkeypatch.setattr(in_flight, "COPIED_BYTES_PER_US", Last())
         call = Counting(SUBMISSIONS, "POST")
         service.app.take_verified(call, decode_submission(body, NOTARY), AnswerForm(True, None), 0.0)
         await call.found

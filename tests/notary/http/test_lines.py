@@ -44,7 +44,7 @@ class Taken:
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> Taken:
     """There is time for all clients but those of backlogged lines, which have no part of it."""
-    for name in ("READ_TURN_S", "AUTHENTICATED_TURN_S", "LATE_S", "NEWEST_FIRST_S"):
+    for name in ("UNAUTHENTICATED_TURN_S", "AUTHENTICATED_TURN_S", "LATE_S", "NEWEST_FIRST_S"):
         monkeypatch.setattr(lines_module, name, 60.0)
     monkeypatch.setattr(lines_module, "BACKLOGGED_PART", 0.0)
     return Taken()
@@ -170,7 +170,7 @@ async def test_strangers_are_served_in_active_slices(taken: Taken) -> None:
 
 async def test_addresses_with_an_admitted_submission_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """New connections from an address where a submission was admitted lately are authenticated; the oldest address is forgotten."""
-    monkeypatch.setattr(lines_module, "READ_TURN_S", 0.0)
+    monkeypatch.setattr(lines_module, "UNAUTHENTICATED_TURN_S", 0.0)
     monkeypatch.setattr(lines_module, "AUTHENTICATED_TURN_S", 60.0)
     monkeypatch.setattr(lines_module, "ADDRESSES_MAX", 2)
     addresses = [ClientKey(f"192.0.2.{number}") for number in range(1, 5)]
@@ -185,7 +185,7 @@ async def test_addresses_with_an_admitted_submission_are_remembered(monkeypatch:
 
 async def test_strangers_do_not_hold_up_clients_who_come_back(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new connection from a remembered address is read before those of many others."""
-    monkeypatch.setattr(lines_module, "READ_TURN_S", 0.0)
+    monkeypatch.setattr(lines_module, "UNAUTHENTICATED_TURN_S", 0.0)
     taken.lines.remember("192.0.2.9")
     taken.wait(ClientKey("192.0.2.9"), "first")
     for number in range(3):

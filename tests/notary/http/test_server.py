@@ -67,7 +67,7 @@ def _admitted(server: Server) -> int:
 
 async def test_a_burst_is_accepted_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many connections as a turn of the loop has time for are made in it, not one: under load turns are long, and probes wait too."""
-    monkeypatch.setattr(lines, "READ_TURN_S", 1.0)
+    monkeypatch.setattr(lines, "UNAUTHENTICATED_TURN_S", 1.0)
     monkeypatch.setattr(server_module, "ACCEPT_TURN_S", 1.0)
     async with waiting_burst() as server:
         assert _admitted(server) == 0
@@ -116,7 +116,7 @@ async def test_without_descriptors_it_waits(caplog: pytest.LogCaptureFixture) ->
 @pytest.fixture
 def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn of the loop has time for one thing that a client without an admitted submission asks for, and one call is a slice of it."""
-    for name in ("READ_TURN_S", "AUTHENTICATED_TURN_S", "SLICE_S"):
+    for name in ("UNAUTHENTICATED_TURN_S", "AUTHENTICATED_TURN_S", "SLICE_S"):
         monkeypatch.setattr(lines, name, 0.0)
     monkeypatch.setattr(server_module, "ACCEPT_TURN_S", 1.0)
 
@@ -362,7 +362,7 @@ async def test_clients_that_do_not_shake_hands_give_place(tmp_path: Path, monkey
         writer.write(b"GET /livez HTTP/1.1\r\nHost: n\r\n\r\n")
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
         assert server._count == 4
-        assert server._addresses["127.0.0.2"].count == len(server._addresses["127.0.0.2"].making) == 3
+        assert server._addresses["127.0.0.2"].count == len(server._addresses["127.0.0.2"].accepted) == 3
         writer.close()
     await server.stop(1)
     assert not server._addresses
@@ -379,11 +379,11 @@ def test_a_connection_that_loses_its_place_while_it_is_made_is_forgotten(run: Ca
             await turns()
             assert server._listener is not None
             clients.append(await connected(server, "127.0.0.2"))
-            while not any(making._connection is not None for making in server._listener._making):  # noqa: ASYNC110 - polled from outside
+            while not any(accepted._connection is not None for accepted in server._listener._accepted):  # noqa: ASYNC110 - polled from outside
                 await asyncio.sleep(0)
             assert server._make_place(0)
             await turns()
-            assert server._count == len(server.connections) + len(server._listener._making) == 2
+            assert server._count == len(server.connections) + len(server._listener._accepted) == 2
             for client in clients:
                 client.close()
             while server.connections:
@@ -446,7 +446,7 @@ async def test_a_pause_that_follows_at_once_postpones_all_deadlines(monkeypatch:
             await turns()
             before_s = {connection: connection._deadline_s for connection in server.connections}
             server.pause()
-            server._paused_s -= 1000
+            server._paused_since_s -= 1000
             for connection in server.connections:
                 monkeypatch.setattr(connection, "go_on", server.pause)
             server.go_on()
@@ -594,7 +594,7 @@ async def test_a_connection_that_is_being_made_when_the_server_stops_is_answered
     client = socket.create_connection(("127.0.0.1", port))
     client.setblocking(False)
     if greeted:
-        while server._listener is not None and not any(making._task for making in server._listener._making):  # noqa: ASYNC110 - polled from outside
+        while server._listener is not None and not any(accepted._task for accepted in server._listener._accepted):  # noqa: ASYNC110 - polled from outside
             await asyncio.sleep(0)
     stopping = asyncio.create_task(server.stop(30))
     await asyncio.sleep(0)

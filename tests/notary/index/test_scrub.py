@@ -15,7 +15,7 @@ import pytest
 from notary.index import view as index_view
 from notary.index import viewing
 from notary.index.rocks import open_store
-from notary.index.scrub import EXIT_COULD_NOT, EXIT_ROTTEN, EXIT_SOUND, main, scrub
+from notary.index.scrub import EXIT_CORRUPT, EXIT_COULD_NOT, EXIT_SOUND, main, scrub
 from notary.index.store import FAMILIES
 from notary.index.view import SETTINGS
 from notary.self_check import SelfCheck, SelfCheckSettings, output_of
@@ -55,7 +55,7 @@ def test_the_exit_code_separates_corrupt_from_unreadable(
     assert main(copied) == EXIT_SOUND
     assert main(copied.parent / "none") == EXIT_COULD_NOT
     damage_block(copied, "states")
-    assert main(copied) == EXIT_ROTTEN
+    assert main(copied) == EXIT_CORRUPT
     assert "checksum" in capsys.readouterr().out
 
 
@@ -191,4 +191,4 @@ def test_a_lost_file_is_found(copied: Path, lost: str, monkeypatch: pytest.Monke
     """The disk does not return a file that the index names."""
     monkeypatch.setattr("os.nice", lambda increment: 0)
     next(copied.glob(lost)).unlink()
-    assert main(copied) == EXIT_ROTTEN
+    assert main(copied) == EXIT_CORRUPT

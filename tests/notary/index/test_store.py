@@ -162,7 +162,7 @@ def test_an_index_that_needs_more_open_files_is_not_damaged(tmp_path: Path) -> N
 
 
 def test_filters_of_a_large_index_are_in_parts(tmp_path: Path) -> None:
-    """Once the filters of all rows need half of the cache, new files have filters in parts, at once after opening too; all rows stay."""
+    """Once the filters of all rows need half of the cache, new files have partitioned filters, at once after opening too; all rows stay."""
     settings = IndexSettings(cache_bytes=16 << 10, write_buffer_bytes=64 << 10)
     rows = [(sha256(b"%d" % number).digest(), b"%d" % number) for number in range(12_800)]
     store = RocksStore.open(tmp_path, settings)
