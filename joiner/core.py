@@ -130,7 +130,7 @@ class Joiner:
         self._tree = tree
         self._items: list[Item] = list(state.items)
         self._worker_name = worker_name
-        self._ordering_only = ordering_only
+        self.ordering_only = ordering_only
         self._format_version = format_version
         self.limits = limits or JoinerLimits()
         self.payloads = Payloads(self.limits, self.incarnations, self.history)
@@ -545,7 +545,7 @@ class Joiner:
 
     def _compare(self, head: Queued, record: Entry | Register | Fence | Checkpoint, ready: Ready) -> bool:
         """Returns True if the record's view is our own history. A foreign view that is not examined yet becomes `ready.evidence`."""
-        if self._ordering_only:
+        if self.ordering_only:
             return False
         comparison = self.history.compare(record.view)
         if comparison is Comparison.TOO_OLD:
@@ -585,7 +585,7 @@ class Joiner:
             text = f"entry ({incarnation}, {sequence}) names payload partition {entry.partition}, the log has {log.payload_partitions}"
             ready.anomalies.append(Anomaly("skipped", ORDERING, head.offset, text))
             return True
-        if self._ordering_only:
+        if self.ordering_only:
             self._advance_log_time(head, entry)
             self.incarnations.count(incarnation, sequence, self._log_time_ms)
             self._take_effect(head, ready)
@@ -702,7 +702,7 @@ class Joiner:
         return True
 
     def _apply_settle(self, head: Queued, record: Settle, log: LogState, ready: Ready) -> bool:
-        if self._ordering_only:
+        if self.ordering_only:
             return True  # the payload topic also determines whether it takes effect
         settled = log.with_settled(record)
         comparison = None if settled is None else self.history.compare(record.view)
@@ -725,13 +725,13 @@ class Joiner:
 
     def _apply_salvage_or_trim(self, head: Queued, record: SalvageRecord | Trim, log: LogState, ready: Ready) -> bool:
         """Apply a record whose condition depends on the reader's tree. So it is the only one of its step (R11)."""
-        if self._ordering_only and isinstance(record, Trim):
+        if self.ordering_only and isinstance(record, Trim):
             # Accept it unchecked: it changes only `trimmed`, and after a trim the payload topic cannot be read from its start.
             self._change_log_state(
                 head, log.with_trim(record, None), "a trim record does not count: an earlier one has its position", ready
             )
             return True
-        if self._ordering_only:
+        if self.ordering_only:
             ready.stop = Fatal(
                 FatalCode.SALVAGED,
                 f"ordering record {head.offset} belongs to a salvage: the payload topic also determines what takes effect there",

@@ -14,11 +14,11 @@ up to any moment are the log at some time: no entry in them lacks its content.
 `every_s`. Each later one reads the store less often, and seals only if no other worker sealed lately. Two writers at once only waste space:
 a segment lists its offsets, and records with the same offset are the same.
 
-**Restartable.** A process reads the new manifests at its first commands, for a minute each, and then at each (the active writer at every
-12th, since a listing grows with the store). It resumes where each topic-partition's segments end. Before it seals, it compares the last
-sealed record of each topic-partition with the log (R10), and those at which segments overlap. So a log that lost its end is not mixed with
-older segments. If two workers seal at the same moment, before and after the loss, the next comparison stops them, and `fetch` refuses their
-segments.
+**Restartable.** A process reads the new manifests at its first commands, for a minute each, and then at each. The active writer reads them
+at every 12th, since a listing grows with the store. It resumes where each topic-partition's segments end. Before it seals, it compares the
+last sealed record of each topic-partition with the log (R10), and those at which segments overlap. So a log that lost its end is not mixed
+with older segments. If two workers seal at the same moment, before and after the loss, the next comparison stops them, and `fetch` refuses
+their segments.
 
 The store is not trusted: a file or manifest that was changed there is detected. `fetch` refuses it; the stream skips and reports it, so
 that one foreign file does not stop the archive. Manifests that a former key signed count too, since a store has segments from

@@ -97,8 +97,8 @@ def find(
     """Yields the segments of a store that are not `known`, by their names.
 
     `trusted` has the keys in the order in which they came into force. Raises `NotVerified` for a manifest that none of them signed, or that
-    does not decode; with `skip` it passes the name and the problem to it instead, and goes on with the next one. `ConfigurationError`: the
-    store lists a manifest and does not return it.
+    does not decode. With `skip` it passes the name and the problem to it instead. `ConfigurationError`: the store lists a manifest and does
+    not return it.
     """
 
     def read(name: str) -> FoundSegment | NotVerified | None:

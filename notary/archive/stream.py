@@ -12,7 +12,6 @@ only ordering records that it has applied.
 
 import asyncio
 import tempfile
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from hashlib import file_digest
@@ -121,11 +120,11 @@ class SegmentStream:
 
     def _look(self) -> None:
         """Read the new manifests of the store. Raises `NotReady` if `LOOK_S_MAX` ended before all were read: the next call reads on."""
-        ends_s = time.monotonic() + LOOK_S_MAX
+        until_ms = self._clock_ms() + 1000 * LOOK_S_MAX
         known = frozenset({*self._known, *self._found, *self._not_opened})
         for segment in find(self._store, self._trusted(), self._notary, known, self._not_opened.__setitem__):
             self._found[segment.name] = segment
-            if time.monotonic() >= ends_s:
+            if self._clock_ms() >= until_ms:
                 raise NotReady(f"{len(self._found)} manifests of the store were read, and it may have more: the next command reads on")
 
     async def _check(self) -> tuple[int, str]:

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
@@ -114,6 +114,12 @@ def json_line(facts: object) -> str:
         return orjson.dumps(facts).decode()
     except TypeError:
         return orjson.dumps(_as_utf8(facts)).decode()
+
+
+def print_result(facts: object, lines: Iterable[str], *, as_json: bool) -> None:
+    """Print the result of a command: the facts for programs, or the lines for people."""
+    for line in [json_line(facts)] if as_json else lines:
+        print(line)
 
 
 def _as_utf8(facts: Any) -> Any:

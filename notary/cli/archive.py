@@ -20,7 +20,7 @@ from notary.config import Config, load
 from notary.exit_codes import EXIT_DONE
 from notary.keyring import Keyring
 from notary.open_log import identify, open_log
-from notary.snapshots.store import PRUNE_MARGIN_S, store_of
+from notary.snapshots.store import PRUNE_MARGIN_S, SnapshotStore, store_of
 from ordering.clock import clock_ms
 from ordering.durable import make_directory
 from ordering.errors import ConfigurationError, NotaryError, NotReady
@@ -48,13 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action.add_argument("--archive", required=True, type=Path, metavar="DIR", help="the archive of both topics")
             action.add_argument("--json", action="store_true", help="print the result as JSON")
         if name == "prune":
-            action.add_argument(
-                "--margin-s",
-                type=int,
-                default=PRUNE_MARGIN_S,
-                metavar="S",
-                help="leave segments sealed in the last S seconds (default: a day)",
-            )
+            aged = "leave segments sealed in the last S seconds (default: a day)"
+            action.add_argument("--margin-s", type=int, default=PRUNE_MARGIN_S, metavar="S", help=aged)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -67,7 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.action == "stream":
         return asyncio.run(_stream(config))
     check_pyarrow("reads and writes segments")
-    return _fetch(config, arguments) if arguments.action == "fetch" else _prune(config, arguments)
+    store = store_of(config.archive.url, Path(config.directory))
+    return (_fetch if arguments.action == "fetch" else _prune)(config, store, arguments)
 
 
 async def _stream(config: Config) -> int:
@@ -107,11 +103,11 @@ def _trusted(config: Config) -> list[Any]:
     return list(keys.verifier_keys(config.path(config.key_history_file), config.origin)[1])
 
 
-def _segments(config: Config, but: frozenset[str] = frozenset()) -> "list[FoundSegment]":
+def _segments(config: Config, store: SnapshotStore, but: frozenset[str] = frozenset()) -> "list[FoundSegment]":
     """Returns the segments in the store, but those with these names. Raises `NotVerified` for a manifest that cannot be used."""
     from notary.archive.segment import find  # imported late: it needs pyarrow
 
-    return list(find(store_of(config.archive.url, Path(config.directory)), _trusted(config), config.name, but))
+    return list(find(store, _trusted(config), config.name, but))
 
 
 @contextmanager
@@ -132,11 +128,11 @@ def _archived(archive: Path, segments: "list[FoundSegment]") -> "Iterator[Archiv
         yield log
 
 
-def _fetch(config: Config, arguments: argparse.Namespace) -> int:
+def _fetch(config: Config, store: SnapshotStore, arguments: argparse.Namespace) -> int:
     from notary.archive.archived import ArchivedLog
     from notary.archive.fetch import fetch, tidy  # imported late: they need pyarrow
 
-    segments = _segments(config)
+    segments = _segments(config, store)
     if not segments and not any((arguments.archive / "ranges").glob("*.json")):  # later, `prune` has removed all that the archive has
         raise ConfigurationError(f"there is no segment in {config.archive.url}: name the store that `[archive] url` of the workers names")
     if len({segment.log for segment in segments}) > 1:
@@ -144,7 +140,6 @@ def _fetch(config: Config, arguments: argparse.Namespace) -> int:
         raise ConfigurationError(f"{config.archive.url} has segments of several logs, {logs}: name another store with --url")
     make_directory(arguments.archive)
     with _archived(arguments.archive, segments) as archived:
-        store = store_of(config.archive.url, Path(config.directory))
         made = fetch(store, segments, arguments.archive, archived, _trusted(config)[-1].public_key)
         text = f"range {made.range}: {made.records} records of {made.segments} segments" if made.range else "the archive has all of them"
         print(json_line(msgspec.to_builtins(made, str_keys=True)) if arguments.json else text)
@@ -152,18 +147,15 @@ def _fetch(config: Config, arguments: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _prune(config: Config, arguments: argparse.Namespace) -> int:
+def _prune(config: Config, store: SnapshotStore, arguments: argparse.Namespace) -> int:
     from notary.archive.fetch import prune  # imported late: it needs pyarrow
 
-    segments = _segments(config)
-    none = ConfigurationError(f"{arguments.archive} is no archive: there is no ranges/00000001.json; name another folder with --archive")
-    if not arguments.archive.is_dir():
-        raise none
-    with _archived(arguments.archive, segments) as archived:
-        if archived is None:
-            raise none
-        store = store_of(config.archive.url, Path(config.directory))
-        keep_after_ms = clock_ms() - 1000 * arguments.margin_s
-        removed = prune(store, segments, archived, keep_after_ms, arguments.margin_s, lambda known: _segments(config, known))
-    print(json_line({"removed": removed}) if arguments.json else f"removed {len(removed)} segments")
-    return EXIT_DONE
+    segments = _segments(config, store)
+    if arguments.archive.is_dir():
+        with _archived(arguments.archive, segments) as archived:
+            if archived is not None:
+                keep_after_ms = clock_ms() - 1000 * arguments.margin_s
+                removed = prune(store, segments, archived, keep_after_ms, arguments.margin_s, lambda known: _segments(config, store, known))
+                print(json_line({"removed": removed}) if arguments.json else f"removed {len(removed)} segments")
+                return EXIT_DONE
+    raise ConfigurationError(f"{arguments.archive} is no archive: there is no ranges/00000001.json; name another folder with --archive")

@@ -12,6 +12,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
@@ -63,13 +65,13 @@ def _play(folder: Path, stage: "_Stage") -> None:
     keys = {bank: _make_key(folder, bank) for bank in (BANK_A, BANK_B)}
     for bank, (_, public) in keys.items():
         _command("party", "add", bank, "--public-key", str(public), "--config", str(config))
-    with _Worker(config) as worker:
-        stage.step(f"A worker serves at {worker.url}.")
-        signers = {bank: Signer.from_file(str(private)) for bank, (private, _) in keys.items()}
-        key = made["verifier_key"]
+    signers = {bank: Signer.from_file(private) for bank, (private, _) in keys.items()}
+    key = made["verifier_key"]
+    with _serving(config, signal.SIGKILL) as url:
+        stage.step(f"A worker serves at {url}.")
         with (
-            Client([worker.url], BANK_A, signers[BANK_A], verifier_keys=key) as bank_a,
-            Client([worker.url], BANK_B, signers[BANK_B], verifier_keys=key) as bank_b,
+            Client([url], BANK_A, signers[BANK_A], verifier_keys=key) as bank_a,
+            Client([url], BANK_B, signers[BANK_B], verifier_keys=key) as bank_b,
         ):
             coin = f"{sha256(b'the issue of a coin').hexdigest()}:0"
             rent, car = _spend(coin, "rent"), _spend(coin, "car")
@@ -98,21 +100,18 @@ def _play(folder: Path, stage: "_Stage") -> None:
             stage.step(f"Committed at positions {many[0].position} to {many[-1].position}.")
 
         stage.step("The worker is killed (SIGKILL), and it starts again.")
-        worker.kill()
-        worker.start()
-        with Client([worker.url], BANK_B, signers[BANK_B], verifier_keys=key) as bank_b:
-            [still] = bank_b.submit([car], deadline_s=DEADLINE_S)
-            stage.answer(still)
-            _expect(still.same_decision(rejected), "a decision outlives the worker")
-            [rent_id] = transaction_ids([rent], NOTARY)
-            _expect(bank_b.transaction(rent_id) is not None, "what was committed is there")
+    with _serving(config, signal.SIGTERM) as url, Client([url], BANK_B, signers[BANK_B], verifier_keys=key) as bank_b:
+        [still] = bank_b.submit([car], deadline_s=DEADLINE_S)
+        stage.answer(still)
+        _expect(still.same_decision(rejected), "a decision outlives the worker")
+        [rent_id] = transaction_ids([rent], NOTARY)
+        _expect(bank_b.transaction(rent_id) is not None, "what was committed is there")
     stage.step("The worker is gone. Each receipt is checked offline, with the notary's verifier key and nothing else.")
     answers = [paid, rejected, again, *many, still]
-    checkpoints = [_checked(answer, made["verifier_key"]) for answer in answers]
-    size = max(checkpoint.size for checkpoint in checkpoints)
-    stage.step(f"{len(answers)} receipts verify; the last tree has {size} decisions under {made['verifier_key']}")
+    size = max(_checked(answer, key).size for answer in answers)
+    stage.step(f"{len(answers)} receipts verify; the last tree has {size} decisions under {key}")
     try:
-        _checked(msgspec.structs.replace(rejected, outcome="committed", reason=None, conflicts=()), made["verifier_key"])
+        _checked(msgspec.structs.replace(rejected, outcome="committed", reason=None, conflicts=()), key)
     except NotVerified as problem:
         stage.step(f"The double spend, with `committed` written over its outcome, does not verify: {problem.reason}.")
     else:
@@ -148,7 +147,7 @@ def _environment() -> dict[str, str]:
 def _command(*words: str) -> str:
     done = subprocess.run([sys.executable, "-P", "-m", "notary", *words], capture_output=True, text=True, check=False, env=_environment())
     if done.returncode:
-        raise _CouldNotPlay(f"`notary {' '.join(words)}` ended with {done.returncode}: {done.stderr.strip()}")
+        raise NotaryError(f"`notary {' '.join(words)}` ended with {done.returncode}: {done.stderr.strip()}")
     return done.stdout
 
 
@@ -156,53 +155,26 @@ class _NotAsPromised(Exception):
     """A claim of the demo does not hold."""
 
 
-class _CouldNotPlay(NotaryError):
-    """The demo failed before its claims could be checked."""
-
-
 def _expect(held: bool, claim: str) -> None:
     if not held:
         raise _NotAsPromised(claim)
 
 
-class _Worker:
-    """A `notary serve` process."""
-
-    def __init__(self, config: Path) -> None:
-        self._config = config
-        self._process: subprocess.Popen[str] | None = None
-        self.url = ""
-
-    def __enter__(self) -> "_Worker":
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end(signal.SIGTERM)
-
-    def start(self) -> None:
-        """Start the process and wait until it is ready. Raises `_CouldNotPlay`."""
-        command = [sys.executable, "-P", "-m", "notary", "serve", "--config", str(self._config), "--name", "demo"]
-        command += ["--listen", "127.0.0.1:0", "--json", "--log-level", "error"]
-        process = self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=_environment())
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            self._end(signal.SIGTERM)
-            raise _CouldNotPlay(f"`notary serve` ended with {process.returncode} before it was ready")
-        self.url = orjson.loads(line)["url"]
-
-    def kill(self) -> None:
-        """End the process with SIGKILL."""
-        self._end(signal.SIGKILL)
-
-    def _end(self, with_signal: signal.Signals) -> None:
-        if self._process is not None:
-            self._process.send_signal(with_signal)
-            self._process.wait()
-            if self._process.stdout is not None:
-                self._process.stdout.close()
-            self._process = None
+@contextmanager
+def _serving(config: Path, end: signal.Signals) -> Iterator[str]:
+    """Run `notary serve` for the length of a block, and end it with this signal. Yields its URL when it is ready."""
+    command = [sys.executable, "-P", "-m", "notary", "serve", "--config", str(config), "--name", "demo"]
+    command += ["--listen", "127.0.0.1:0", "--json", "--log-level", "error"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=_environment()) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line:
+                raise NotaryError("`notary serve` ended before it was ready")
+            yield orjson.loads(line)["url"]
+        finally:
+            process.send_signal(end)
+            process.wait()
 
 
 class _Stage:

@@ -3,10 +3,11 @@
 import argparse
 import contextlib
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import orjson
 
 from notary.cli import ProgressLine, check_pyarrow, json_line
@@ -51,11 +52,10 @@ def _export(view: IndexView, out: Path) -> dict[str, Any]:
 
     progress = ProgressLine()
     files: list[ExportedFile] = []
-    parts: dict[str, tuple[Iterable[ExportedFile | int], int | None]] = {
-        "decisions": (write_decisions(view.decisions(), out), view.position_next),
-        "consumed states": (write_states(view.states(), out), None),
-    }
-    for what, (written, all_rows) in parts.items():
+    for what, written, all_rows in (
+        ("decisions", write_decisions(view.decisions(), out), view.position_next),
+        ("consumed states", write_states(view.states(), out), None),
+    ):
         for each in written:
             if isinstance(each, int):
                 progress(what, each, all_rows)
@@ -73,7 +73,7 @@ def _export(view: IndexView, out: Path) -> dict[str, Any]:
         "tree": {"size": view.position_next, "root": view.root.hex()},
         "log_time_ms": view.log_time_ms,
         "offsets_next": {"ordering": view.offsets_next.get(ORDERING, 0), "payload": payload},
-        "files": [{"path": file.path, "rows": file.rows, "sha256": file.sha256} for file in files],
+        "files": msgspec.to_builtins(files),
     }
     # A crash before this leaves files without a manifest: not an export, and not an empty folder that another run would fill.
     replace_file(out / MANIFEST, orjson.dumps(manifest, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from notary import keys
-from notary.cli import json_line, owner, salvage
+from notary.cli import owner, print_result, salvage
 from notary.cli.mirror import add_target_arguments, refuse_one_log, source_and_target
 from notary.config import Config, load
 from notary.exit_codes import EXIT_DONE
@@ -38,11 +38,8 @@ QUIET_S: Final = 3.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `notary failover`: those of `notary salvage`, and its own."""
     add_target_arguments(parser)
-    parser.add_argument(
-        "--prepare",
-        action="store_true",
-        help="create the topics that `notary mirror` will fill, with the settings of a mirror; the log itself must be up",
-    )
+    prepare = "create the topics that `notary mirror` will fill, with the settings of a mirror; the log itself must be up"
+    parser.add_argument("--prepare", action="store_true", help=prepare)
     parser.add_argument("--flush-messages", action="store_true", help="with --prepare: like `notary init --flush-messages`")
     salvage.add_arguments(parser, WORK)
 
@@ -86,19 +83,15 @@ async def _prepare(source: Config, target: Config, arguments: argparse.Namespace
         mirror=True,
     )
     active = SALVAGE_FORMAT in formats
-    if arguments.json:
-        print(json_line({"created": made.created, "existed": made.existed, "warnings": made.warnings, "format_active": active}))
-        return EXIT_DONE
-    for name in made.created:
-        print(f"created        topic {name}")
-    for name in made.existed:
-        print(f"existed        topic {name}, with the settings of a mirror")
-    for warning in made.warnings:
-        print(f"warning        {warning}")
+    lines = [f"created        topic {name}" for name in made.created]
+    lines += [f"existed        topic {name}, with the settings of a mirror" for name in made.existed]
+    lines += [f"warning        {warning}" for warning in made.warnings]
     if not active:
-        print(f"warning        format version {SALVAGE_FORMAT} is not active, and no failover is possible without it:")
-        print(f"               `notary activate {SALVAGE_FORMAT}`")
-    print("next           start `notary mirror` (docs/runbook.md, Failover to a mirror)")
+        lines.append(f"warning        format version {SALVAGE_FORMAT} is not active, and no failover is possible without it:")
+        lines.append(f"               `notary activate {SALVAGE_FORMAT}`")
+    lines.append("next           start `notary mirror` (docs/runbook.md, Failover to a mirror)")
+    facts = {"created": made.created, "existed": made.existed, "warnings": made.warnings, "format_active": active}
+    print_result(facts, lines, as_json=arguments.json)
     return EXIT_DONE
 
 
@@ -189,10 +182,8 @@ class _Failover(salvage.SalvageCommand):
     def _is_needed(self, job: salvage.SalvageJob, choice: Choice) -> bool:
         return True
 
-    async def _before_workers(self) -> None:
-        await use_append_times(self._config.log.bootstrap, self._config.log.topic_prefix, self._config.kafka_security)
-
     async def _place_key(self, job: salvage.SalvageJob, choice: Choice | None, offset: int | None) -> int:
+        await use_append_times(self._config.log.bootstrap, self._config.log.topic_prefix, self._config.kafka_security)
         code = await super()._place_key(job, choice, offset)
         if not self._arguments.json:
             file = self._arguments.to_config

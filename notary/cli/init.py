@@ -17,15 +17,15 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary import keys, parties
-from notary.cli import json_line
+from notary.cli import json_line, print_result
 from notary.cli.staged import staged
 from notary.config import NAME_BYTES_MAX, check_origin, kafka_security, load, read_toml
 from notary.exit_codes import EXIT_DONE
@@ -41,6 +41,8 @@ from ordering.settings import PAYLOAD_PARTITIONS_DEFAULT, LogSettings
 from ordering.signatures import SigningKey, sign_record
 from ordering.topics import PARTITIONS_MAX, CreatedTopics, create_topics, topic_names
 
+T = TypeVar("T")
+
 CONFIG, KEY, KEY_HISTORY, PARTIES, LOG = "notary.toml", "notary-key.pem", "notary-keys.json", "parties.json", "log"
 OWNER_KEY = "owner-key.pem"
 LEADERS_S_MAX = 30.0
@@ -54,31 +56,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--origin", required=True, help="the origin of its checkpoints, e.g. notary.example/london")
     parser.add_argument("--kafka", metavar="HOST:PORT,...", help="brokers: creates and checks the topics (default: an embedded log)")
     parser.add_argument("--topic-prefix", help="<prefix>.ordering and <prefix>.payload (default: notary)")
-    parser.add_argument(
-        "--partitions",
-        type=int,
-        default=PAYLOAD_PARTITIONS_DEFAULT,
-        help=f"payload partitions of the log (default: {PAYLOAD_PARTITIONS_DEFAULT}); `notary partitions` can add more later",
-    )
+    partitions = f"payload partitions of the log (default: {PAYLOAD_PARTITIONS_DEFAULT}); `notary partitions` can add more later"
+    parser.add_argument("--partitions", type=int, default=PAYLOAD_PARTITIONS_DEFAULT, help=partitions)
     parser.add_argument("--replication", type=int, help="of both topics (default: 3, or as many brokers as there are)")
-    parser.add_argument(
-        "--flush-messages",
-        action="store_true",
-        help="every replica syncs the ordering topic to its disk before it acknowledges: for brokers with a common power supply",
-    )
-    parser.add_argument(
-        "--log-settings",
-        type=Path,
-        metavar="FILE",
-        help="TOML with settings of [log], such as security_protocol and ca_file: used for the topics and kept in the configuration",
-    )
-    parser.add_argument(
-        "--format-version",
-        type=int,
-        choices=range(max(ACTIVE_AT_START), FORMAT_VERSION + 1),
-        default=FORMAT_VERSION,
-        help=f"the highest format version to activate (default: {FORMAT_VERSION}); a lower one only for workers of older software",
-    )
+    flush = "each replica syncs an ordering record before it acknowledges it: for brokers with a common power supply"
+    parser.add_argument("--flush-messages", action="store_true", help=flush)
+    settings = "TOML with settings of [log], such as ca_file: used for the topics and kept in the configuration"
+    parser.add_argument("--log-settings", type=Path, metavar="FILE", help=settings)
+    versions = range(max(ACTIVE_AT_START), FORMAT_VERSION + 1)
+    highest = f"the highest format version to activate (default: {FORMAT_VERSION}); a lower one only for workers of older software"
+    parser.add_argument("--format-version", type=int, choices=versions, default=FORMAT_VERSION, help=highest)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -86,8 +73,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Make the notary. Returns 0; every failure raises."""
     directory: Path = arguments.directory
     _check(arguments)
-    log_settings = _log_settings(arguments)
-    kafka = log_settings.kind == "kafka"
+    # An empty list of brokers is a script's mistake, not a request for an embedded log.
+    kafka = arguments.kafka is not None
+    flags = {"bootstrap": arguments.kafka, "topic_prefix": arguments.topic_prefix, "kind": "kafka" if kafka else "embedded"}
+    log_settings = log_settings_of(arguments.log_settings, flags)
     made = CreatedTopics((), (), ())
     try:
         if kafka and (directory / CONFIG).exists():
@@ -120,14 +109,14 @@ class _Keys(msgspec.Struct, frozen=True):
     """The keys of a new notary."""
 
     notary: Ed25519PrivateKey
-    owner: Ed25519PrivateKey
+    owner: SigningKey
 
     @classmethod
     def create(cls, directory: Path, origin: str) -> "_Keys":
         """Make both key files, and the key history of the notary's key. Raises `ConfigurationError`, `OSError`."""
-        made = cls(keys.create(directory / KEY), keys.create(directory / OWNER_KEY, keys.OWNERS))
-        keys.create_history(directory / KEY_HISTORY, origin, made.notary.public_key())
-        return made
+        notary, owner = keys.create(directory / KEY), keys.create(directory / OWNER_KEY, keys.OWNERS)
+        keys.create_history(directory / KEY_HISTORY, origin, notary.public_key())
+        return cls(notary, SigningKey(owner.private_bytes_raw()))
 
     @classmethod
     def load(cls, directory: Path) -> "_Keys":
@@ -137,22 +126,12 @@ class _Keys(msgspec.Struct, frozen=True):
                 f"{directory / CONFIG} exists already, and {OWNER_KEY} is not beside it: to complete a `notary init` that was interrupted,"
                 " put it back; to make another notary, choose another directory"
             )
-        return cls(keys.load(directory / KEY), keys.load(directory / OWNER_KEY, keys.OWNERS))
-
-    def genesis(self, arguments: argparse.Namespace) -> Genesis:
-        """Returns the genesis record of a log with these keys and a random salt."""
-        notary_key, owner_key = self.public_keys
-        return Genesis(os.urandom(SALT_BYTES), arguments.partitions, notary_key, owner_key, arguments.name, arguments.origin)
+        return cls(keys.load(directory / KEY), SigningKey(keys.load(directory / OWNER_KEY, keys.OWNERS).private_bytes_raw()))
 
     @property
     def public_keys(self) -> tuple[bytes, bytes]:
         """The public keys: the notary's and the owner's."""
-        return self.notary.public_key().public_bytes_raw(), self.owner.public_key().public_bytes_raw()
-
-    @property
-    def owner_signs(self) -> SigningKey:
-        """The owner's key, for signing records."""
-        return SigningKey(self.owner.private_bytes_raw())
+        return self.notary.public_key().public_bytes_raw(), self.owner.public_key
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -172,6 +151,8 @@ def _check(arguments: argparse.Namespace) -> None:
     for flag, given in (("--replication", arguments.replication), ("--topic-prefix", arguments.topic_prefix)):
         if given is not None and arguments.kafka is None:
             raise ConfigurationError(f"{flag} needs --kafka: an embedded log has no topics and no replicas")
+    if arguments.log_settings is not None and arguments.kafka is None:
+        raise ConfigurationError("--log-settings needs --kafka: an embedded log has no such settings")
     if arguments.flush_messages and arguments.kafka is None:
         raise ConfigurationError("--flush-messages needs --kafka: an embedded log always syncs to its disk before it acknowledges")
 
@@ -180,9 +161,7 @@ async def _embedded(arguments: argparse.Namespace, directory: Path, keys_made: _
     EmbeddedLog.create(directory, arguments.partitions)
     log = EmbeddedLog.open(directory)
     try:
-        log_id = await append_genesis(log, keys_made.genesis(arguments), keys_made.owner_signs)
-        await _activate(log, keys_made, log_id, arguments.format_version)
-        return log_id
+        return await _begin(arguments, log, keys_made)
     finally:
         await log.close()
 
@@ -210,13 +189,19 @@ async def _topics(arguments: argparse.Namespace, log_settings: LogSettings) -> C
 async def _genesis(arguments: argparse.Namespace, log_settings: LogSettings, keys_made: _Keys) -> bytes:
     try:
         async with _kafka_log(arguments, log_settings) as log:
-            log_id = await append_genesis(log, keys_made.genesis(arguments), keys_made.owner_signs)
-            await _activate(log, keys_made, log_id, arguments.format_version)
-            return log_id
+            return await _begin(arguments, log, keys_made)
     except (NotReady, OutcomeUnknown) as problem:
         raise NotReady(
             f"{arguments.directory} is complete, but its log may still be empty: {problem}. Run the same command again to continue"
         ) from None
+
+
+async def _begin(arguments: argparse.Namespace, log: Log, keys_made: _Keys) -> bytes:
+    """Append the genesis record with a random salt, and activate the format versions. Returns the log id."""
+    genesis = Genesis(os.urandom(SALT_BYTES), arguments.partitions, *keys_made.public_keys, arguments.name, arguments.origin)
+    log_id = await append_genesis(log, genesis, keys_made.owner)
+    await _activate(log, keys_made, log_id, arguments.format_version)
+    return log_id
 
 
 async def _activate(log: Log, keys_made: _Keys, log_id: bytes, highest: int) -> None:
@@ -227,7 +212,7 @@ async def _activate(log: Log, keys_made: _Keys, log_id: bytes, highest: int) -> 
     writer = await log.open_writer()
     try:
         for version in range(max(ACTIVE_AT_START) + 1, highest + 1):
-            await writer.append(ORDERING, None, sign_record(Activate(version), log_id, keys_made.owner_signs))
+            await writer.append(ORDERING, None, sign_record(Activate(version), log_id, keys_made.owner))
     finally:
         await writer.close()
 
@@ -266,21 +251,24 @@ async def _go_on(arguments: argparse.Namespace, log_settings: LogSettings, keys_
 @contextlib.asynccontextmanager
 async def _kafka_log(arguments: argparse.Namespace, log_settings: LogSettings) -> AsyncIterator[KafkaLog]:
     """Open the log once its new partitions have leaders. Raises `NotReady` after `LEADERS_S_MAX`."""
-    give_up_s = time.monotonic() + LEADERS_S_MAX
-    security = kafka_security(log_settings, arguments.directory)
-    while True:
-        try:
-            log = await KafkaLog.open(log_settings.bootstrap, log_settings.topic_prefix, client_id="notary-init", security=security)
-        except NotReady:
-            if time.monotonic() > give_up_s:
-                raise
-            await asyncio.sleep(CHECK_S)
-        else:
-            break
+    to, prefix, security = log_settings.bootstrap, log_settings.topic_prefix, kafka_security(log_settings, arguments.directory)
+    log = await when_ready(lambda: KafkaLog.open(to, prefix, client_id="notary-init", security=security))
     try:
         yield log
     finally:
         await log.close()
+
+
+async def when_ready(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Returns the result of `attempt`, which is made again while it raises `NotReady`, for `LEADERS_S_MAX` at most."""
+    give_up_s = time.monotonic() + LEADERS_S_MAX
+    while True:
+        try:
+            return await attempt()
+        except NotReady:
+            if time.monotonic() > give_up_s:
+                raise
+        await asyncio.sleep(CHECK_S)
 
 
 def _report(arguments: argparse.Namespace, log_settings: LogSettings, keys_made: _Keys, log_id: bytes, made: CreatedTopics) -> None:
@@ -290,46 +278,38 @@ def _report(arguments: argparse.Namespace, log_settings: LogSettings, keys_made:
     verifier_key = keys.verifier_key(arguments.origin, keys_made.notary.public_key())
     for warning in made.warnings:
         print(f"notary init: warning: {warning}", file=sys.stderr)
-    if arguments.json:
-        facts = {
-            "directory": str(directory),
-            "config": str(file),
-            "verifier_key": verifier_key,
-            "owner_key": str(directory / OWNER_KEY),
-            "log_id": log_id.hex(),
-            "topics": topics,
-            "warnings": list(made.warnings),
-        }
-        print(json_line(facts))
-        return
+    facts = {
+        "directory": str(directory),
+        "config": str(file),
+        "verifier_key": verifier_key,
+        "owner_key": str(directory / OWNER_KEY),
+        "log_id": log_id.hex(),
+        "topics": topics,
+        "warnings": list(made.warnings),
+    }
     keep = "move it off this machine: no worker needs it" if kafka else "it is here for convenience: in production keep it off the worker"
-    print(f"configuration  {file}")
-    print(f"key            {directory / KEY} (keep it secret, keep a copy)")
-    print(f"owner key      {directory / OWNER_KEY} (signs changes of the log; keep a copy, and {keep})")
-    print(f"verifier key   {verifier_key}")
-    print(f"log            {', '.join(topics) or directory / LOG}")
-    print(f"log id         {log_id.hex()}")
-    print(f"next           notary party add NAME --public-key FILE --config {file}")
+    lines = (
+        f"configuration  {file}",
+        f"key            {directory / KEY} (keep it secret, keep a copy)",
+        f"owner key      {directory / OWNER_KEY} (signs changes of the log; keep a copy, and {keep})",
+        f"verifier key   {verifier_key}",
+        f"log            {', '.join(topics) or directory / LOG}",
+        f"log id         {log_id.hex()}",
+        f"next           notary party add NAME --public-key FILE --config {file}",
+    )
+    print_result(facts, lines, as_json=arguments.json)
 
 
-def _log_settings(arguments: argparse.Namespace) -> LogSettings:
-    """Returns the `[log]` settings of the flags and of the file of `--log-settings`. Raises `ConfigurationError`."""
-    given: dict[str, Any] = {}
-    if arguments.log_settings is not None:
-        if arguments.kafka is None:
-            raise ConfigurationError("--log-settings needs --kafka: an embedded log has no such settings")
-        try:
-            given = read_toml(arguments.log_settings)
-        except (OSError, ValueError) as problem:
-            raise ConfigurationError(f"--log-settings {arguments.log_settings}: {problem}") from None
-    flags = {"bootstrap": arguments.kafka, "topic_prefix": arguments.topic_prefix}
-    given |= {key: value for key, value in flags.items() if value is not None}
-    # An empty list of brokers is a script's mistake, not a request for an embedded log.
-    given["kind"] = "embedded" if arguments.kafka is None else "kafka"
+def log_settings_of(file: Path | None, flags: Mapping[str, str | None]) -> LogSettings:
+    """Returns the `[log]` settings in the file of `--log-settings`, if there is one; flags with a value replace them.
+
+    Raises `ConfigurationError`.
+    """
     try:
-        return msgspec.convert(given, LogSettings)
-    except msgspec.ValidationError as problem:
-        raise ConfigurationError(f"--log-settings {arguments.log_settings}: {problem}") from None
+        given = {} if file is None else read_toml(file)
+        return msgspec.convert(given | {key: value for key, value in flags.items() if value is not None}, LogSettings)
+    except (OSError, ValueError) as problem:  # msgspec's errors are of the second type
+        raise ConfigurationError(f"--log-settings {file}: {problem}") from None
 
 
 def _toml(arguments: argparse.Namespace, log_settings: LogSettings) -> str:

@@ -13,7 +13,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from notary import keys
-from notary.cli import json_line, owner
+from notary.cli import owner, print_result
 from notary.config import Config, load
 from notary.exit_codes import EXIT_DONE
 from ordering.signatures import SigningKey, endorse_key
@@ -55,16 +55,14 @@ def _show(config: Config, *, as_json: bool) -> None:
     files = _files(config)
     history = keys.present_history(*files)
     waiting = keys.prepared(*files)
-    if as_json:
-        # The member `keys` has the form of `GET /v1/notary`, so that a verifier can use either.
-        facts: dict[str, Any] = {"verifier_key": history[-1].verifier_key, "keys": msgspec.to_builtins(history)}
-        print(json_line(facts | ({} if waiting is None else {"prepared": waiting.verifier_key})))
-        return
-    print(f"verifier key   {history[-1].verifier_key}")
-    for number, each in enumerate(history, 1):
-        print(f"{f'key {number}':<15}{each.verifier_key}")
+    # The member `keys` has the form of `GET /v1/notary`, so that a verifier can use either.
+    facts: dict[str, Any] = {"verifier_key": history[-1].verifier_key, "keys": msgspec.to_builtins(history)}
+    lines = [f"verifier key   {history[-1].verifier_key}"]
+    lines += [f"{f'key {number}':<15}{each.verifier_key}" for number, each in enumerate(history, 1)]
     if waiting is not None:
-        print(f"prepared       {waiting.verifier_key}")
+        facts["prepared"] = waiting.verifier_key
+        lines.append(f"prepared       {waiting.verifier_key}")
+    print_result(facts, lines, as_json=as_json)
 
 
 def _prepare(config: Config, *, as_json: bool) -> None:
@@ -72,16 +70,15 @@ def _prepare(config: Config, *, as_json: bool) -> None:
     with keys.alone_with(files[0]):
         waiting = keys.prepare(*files)
     key_next, history_next = keys.next_of(files[0]), keys.next_of(files[1])
-    if as_json:
-        facts = {"verifier_key": waiting.present, "prepared": waiting.verifier_key, "found": waiting.found}
-        print(json_line(facts | {"key_file": str(key_next), "key_history_file": str(history_next)}))
-        return
-    if waiting.found:
-        print("prepared       already, by an earlier call")
-    print(f"present key    {waiting.present}")
-    print(f"next key       {waiting.verifier_key}")
-    print(f"next           copy {key_next} (mode 600) and {history_next} to every worker's machine, beside the present ones,")
-    print("               then run `notary key rotate` here")
+    facts = {"verifier_key": waiting.present, "prepared": waiting.verifier_key, "found": waiting.found}
+    lines = [
+        *(["prepared       already, by an earlier call"] if waiting.found else []),
+        f"present key    {waiting.present}",
+        f"next key       {waiting.verifier_key}",
+        f"next           copy {key_next} (mode 600) and {history_next} to every worker's machine, beside the present ones,",
+        "               then run `notary key rotate` here",
+    ]
+    print_result(facts | {"key_file": str(key_next), "key_history_file": str(history_next)}, lines, as_json=as_json)
 
 
 async def _rotate(config: Config, arguments: argparse.Namespace) -> int:
@@ -100,36 +97,34 @@ async def _rotate(config: Config, arguments: argparse.Namespace) -> int:
                 keys.put_in_place(*files)
                 done = _Done(waiting.present, waiting.found, offset=outcome.offset)
     history = keys.present_history(*files)
-    if arguments.json:
-        facts = {
-            "previous_verifier_key": done.previous,
-            "verifier_key": history[-1].verifier_key,
-            "offset": done.offset,
-            "resumed": done.offset is None,
-            "key_file": str(key_file),
-            "key_history_file": str(history_file),
-            "keys": msgspec.to_builtins(history),
-        }
-        print(json_line(facts))
-        return EXIT_DONE
+    facts = {
+        "previous_verifier_key": done.previous,
+        "verifier_key": history[-1].verifier_key,
+        "offset": done.offset,
+        "resumed": done.offset is None,
+        "key_file": str(key_file),
+        "key_history_file": str(history_file),
+        "keys": msgspec.to_builtins(history),
+    }
+    how = f"took effect    ordering record {done.offset}"
     if done.offset is None:
-        print("completed      a rotation whose record the log had already")
-    else:
-        print(f"took effect    ordering record {done.offset}")
-    print(f"old key        {done.previous}")
-    print(f"new key        {history[-1].verifier_key}")
+        how = "completed      a rotation whose record the log had already"
+    lines = [how, f"old key        {done.previous}", f"new key        {history[-1].verifier_key}"]
     if config.log.kind == "embedded":
-        print("next           start the worker again")
+        lines.append("next           start the worker again")
     elif done.was_prepared:
-        print(
-            "next           workers that have the prepared files go on without a restart. On each machine but this one move them in place:"
-        )
-        print(f"               mv {keys.next_of(key_file)} {key_file}; mv {keys.next_of(history_file)} {history_file}")
+        lines += [
+            "next           workers that have the prepared files go on without a restart. On each machine but this one move them in place:",
+            f"               mv {keys.next_of(key_file)} {key_file}; mv {keys.next_of(history_file)} {history_file}",
+        ]
     else:
-        print(
-            f"next           copy {key_file} and {history_file} to every other worker's machine now: workers without the key cannot write"
-        )
+        lines.append(_to_copy(files))
+    print_result(facts, lines, as_json=arguments.json)
     return EXIT_DONE
+
+
+def _to_copy(files: tuple[Path, Path, str]) -> str:
+    return f"next           copy {files[0]} and {files[1]} to every other worker's machine now: workers without the key cannot write"
 
 
 async def _replace_lost(config: Config, arguments: argparse.Namespace) -> int:
@@ -148,12 +143,9 @@ async def _replace_lost(config: Config, arguments: argparse.Namespace) -> int:
             # A crash here leaves the new key in force, and its file under `.next`: the same command continues.
             keys.end_anew(*files)
     is_endorsed = len(keys.present_history(*files)) > 1
-    if arguments.json:
-        print(json_line(facts | {"key_history_file": str(files[1]), "endorsed": is_endorsed}))
-        return EXIT_DONE
     whose = "which the lost key has endorsed" if is_endorsed else "and nothing endorses it: give it to every client and verifier"
-    print(f"new key        {facts['verifier_key']}, {whose}")
-    print(f"next           copy {files[0]} and {files[1]} to every other worker's machine now: workers without the key cannot write")
+    lines = f"new key        {facts['verifier_key']}, {whose}", _to_copy(files)
+    print_result(facts | {"key_history_file": str(files[1]), "endorsed": is_endorsed}, lines, as_json=arguments.json)
     return EXIT_DONE
 
 

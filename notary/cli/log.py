@@ -9,9 +9,10 @@ import argparse
 import asyncio
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import msgspec
 
 from joiner import Effect, Joiner, OrderedBatch, Ready
 from joiner.history import NO_CONTENT
-from notary.cli import check_pyarrow, json_line, owner
+from notary.cli import check_pyarrow, json_line, owner, print_result
 from notary.cli.replay import Replay
 from notary.config import load
 from notary.exit_codes import EXIT_DONE
@@ -87,7 +88,7 @@ async def _show(arguments: argparse.Namespace) -> None:
             raise ConfigurationError(f"--from is {first}, and the ordering topic ends at offset {end}: give a smaller one")
         joiner = Joiner()
         shown = _Shown(joiner, arguments)
-        replay = Replay(log, joiner, shown.observe, ordering_only=False, name="notary log")
+        replay = Replay(log, joiner, shown.observe, "notary log")
         replay.enough = shown.is_complete
         try:
             await replay.read_to_end()
@@ -187,10 +188,11 @@ class _Shown:
             if self._is_asked_for(record.offset):
                 self._entries.add((effect.partition, key))
         if self._is_asked_for(record.offset):
-            became = f"skipped: {anomaly}" if effect is None and anomaly else anomaly
             if effect is not None:
                 became = f"effect {effect.seen}" + (f", {anomaly}" if anomaly else "")
-            self._print(record, became or "compared", effect, batch)
+            else:
+                became = f"skipped: {anomaly}" if anomaly else "compared"
+            self._print(record, became, effect, batch)
         if effect is not None and value[1:2] == b"\x07":
             following = decode(value, self._formats())
             assert isinstance(following, Key)
@@ -207,9 +209,9 @@ class _Shown:
             return OWNER
         return self._key_name(lambda key: record_is_signed(value, self._log_id, key))
 
-    def _key_name(self, has_signed: Any) -> str:
+    def _key_name(self, is_signed_by: Callable[[bytes], bool]) -> str:
         for number in range(len(self._keys), 0, -1):
-            if has_signed(self._keys[number - 1]):
+            if is_signed_by(self._keys[number - 1]):
                 return f"key {number}" + ("" if number == len(self._keys) else " (former)")
         return NOBODY
 
@@ -255,7 +257,9 @@ class _Shown:
         if not everything and key not in self._entries:
             return
         kind = "fill" if payload.fill else "payload"
-        signer = self._fill_signer(payload) if payload.fill else ""
+        named = payload.fill[:HASH_BYTES]
+        is_signed_by = partial(is_fill, payload.fill, self._log_id, *key, named)
+        signer = self._key_name(is_signed_by) if payload.fill else ""
         if signer == NOBODY and (payload.partition, payload.offset) in self._contents:
             kind, signer = "payload", ""  # a payload as long as a fill: its entry has its hash
         content_of = self._contents.get((payload.partition, payload.offset))
@@ -272,27 +276,21 @@ class _Shown:
             batch = f"({incarnation}, {sequence})"
         except CorruptRecord:
             batch = f"key {(payload.key or b'').hex()}"
-        if self._as_json:
-            facts = {
-                "topic": "payload",
-                "partition": payload.partition,
-                "offset": payload.offset,
-                "append_time_ms": payload.append_time_ms,
-                "kind": kind,
-                "key": (payload.key or b"").hex(),
-                "bytes": payload.size,
-                "signed_by": signer or None,
-                "content_of": content_of,
-                "became": became,
-            }
-            print(json_line(facts))
-            return
-        where = f"{payload.partition}/{payload.offset}"
-        print(f"{where:>8}  {_time(payload.append_time_ms)}  {kind:<10}  {signer:<14}  {became}; batch {batch}, {payload.size} bytes")
-
-    def _fill_signer(self, payload: _Payload) -> str:
-        named = payload.fill[:HASH_BYTES]
-        return self._key_name(lambda key: is_fill(payload.fill, self._log_id, payload.partition, payload.key or b"", named, key))
+        facts = {
+            "topic": "payload",
+            "partition": payload.partition,
+            "offset": payload.offset,
+            "append_time_ms": payload.append_time_ms,
+            "kind": kind,
+            "key": (payload.key or b"").hex(),
+            "bytes": payload.size,
+            "signed_by": signer or None,
+            "content_of": content_of,
+            "became": became,
+        }
+        where, time = f"{payload.partition}/{payload.offset}", _time(payload.append_time_ms)
+        line = f"{where:>8}  {time}  {kind:<10}  {signer:<14}  {became}; batch {batch}, {payload.size} bytes"
+        print_result(facts, [line], as_json=self._as_json)
 
 
 def _time(time_ms: int) -> str:

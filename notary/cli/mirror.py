@@ -13,13 +13,14 @@ from pathlib import Path
 import uvloop
 from prometheus_client import start_http_server
 
+from notary.cli import owner
 from notary.config import Config, load
 from notary.exit_codes import EXIT_DONE
 from notary.http.settings import parse_listen
 from notary.logs import set_up_logging
 from notary.metrics import mirror_registry
 from notary.mirror import AGAIN_S, LogMirror, logger
-from notary.open_log import identify, open_log
+from notary.open_log import open_log
 from notary.topic_watch import TopicWatch
 from ordering.errors import ConfigurationError, NotReady
 from ordering.kafka import KafkaLog
@@ -104,15 +105,13 @@ async def _copy(source: Config, target: Config, listen: tuple[str, int] | None) 
             f"the topics of {prefix} at {to} are a log and no mirror: they have the brokers' append times. Create the mirror's topics with"
             " `notary failover --prepare`. If they were a mirror, it was failed over: never copy in this direction again"
         )
-    log = await open_log(source)
-    try:
-        await identify(source, log)
+    async with owner.opened(source, "mirror") as log:
         mirror = await open_log(target, mirror=True)
         try:
-            assert isinstance(log, KafkaLog)
+            assert isinstance(log.log, KafkaLog)
             assert isinstance(mirror, KafkaLog)
             logger.info("copying %s from %s to %s", source.log.topic_prefix, source.log.bootstrap, to)
-            copying = LogMirror(log, mirror, lambda count: add_partitions(to, prefix, count, security))
+            copying = LogMirror(log.log, mirror, lambda count: add_partitions(to, prefix, count, security))
             watch = TopicWatch(target, mirror=True)
             with _served(copying, watch, (source, target), listen):
                 watching = asyncio.create_task(watch.run())
@@ -122,8 +121,6 @@ async def _copy(source: Config, target: Config, listen: tuple[str, int] | None) 
                     watching.cancel()
         finally:
             await mirror.close()
-    finally:
-        await log.close()
 
 
 @contextlib.contextmanager

@@ -81,10 +81,7 @@ class OwnedLog:
         `apply` receives each step of the joiner, to keep that index at the log's end. `tree`: the tree of that index.
         """
         self._apply = apply or self._apply
-        self.joiner = Joiner(state, ordering_only=state is None, tree=tree)
-        name = f"notary {self._command}"
-        self._replay = Replay(self.log, self.joiner, self._observe, ordering_only=state is None, needs_leaders=tree is not None, name=name)
-        await self._read_on()
+        await self._read(Joiner(state, ordering_only=state is None, tree=tree), needs_leaders=tree is not None)
 
     async def state_in(self, index: Path | None) -> JoinerState | None:
         """Returns the state from which `replay` resumes: that of the index, compared with the log. None without an index.
@@ -107,16 +104,19 @@ class OwnedLog:
 
     async def _read_both(self) -> None:
         """Read both topics from their start: whether a salvage's records take effect depends on both (R11)."""
-        assert self._replay is not None
         freed = [partition for partition, offsets in (await self.log.offsets()).items() if offsets.log_start]
         if freed:
             raise ConfigurationError(
                 f"the log has a salvage, so this command reads contents too, and contents at the start of {describe(min(freed))} were"
                 " freed: start from a worker's index, or a restored snapshot, with --index DIR"
             )
-        await self._replay.close()
-        self.joiner = Joiner()
-        self._replay = Replay(self.log, self.joiner, self._observe, ordering_only=False, name=f"notary {self._command}")
+        await self._read(Joiner())
+
+    async def _read(self, joiner: Joiner, *, needs_leaders: bool = False) -> None:
+        """Read the log to its end through this joiner, in place of any other."""
+        await self.close()
+        self.joiner = joiner
+        self._replay = Replay(self.log, joiner, self._observe, f"notary {self._command}", needs_leaders=needs_leaders)
         await self._read_on()
 
     async def append(self, record: OwnerRecord, owner: SigningKey) -> CommandOutcome:
@@ -247,14 +247,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
+def add_plan_arguments(parser: argparse.ArgumentParser, work: str) -> None:
+    """Add the arguments of a command that shows its plan, asks (`agreed`) and works in a folder of its own, by default `work`."""
+    parser.add_argument("--plan", "--dry-run", dest="plan", action="store_true", help="print the plan, and append nothing")
+    parser.add_argument("--yes", action="store_true", help="do not ask before the first record is appended")
+    parser.add_argument("--work", type=Path, metavar="DIR", help=f"the command's own folder (default: {work} beside notary.toml)")
+    add_arguments(parser)
+
+
 def add_index_argument(parser: argparse.ArgumentParser) -> None:
     """Add the flag `--index`, for a command that otherwise reads the log from its start."""
-    parser.add_argument(
-        "--index",
-        type=Path,
-        metavar="DIR",
-        help="begin at this index, of a worker or a restored snapshot, not at the log's start; needed after a salvage and a trim",
-    )
+    index = "begin at this index, of a worker or a restored snapshot, not at the log's start; needed after a salvage and a trim"
+    parser.add_argument("--index", type=Path, metavar="DIR", help=index)
 
 
 def agreed(arguments: argparse.Namespace, command: str, unchanged: str, asked: str, number: int) -> bool:

@@ -6,7 +6,6 @@ crash between the two leaves unused partitions, and the same command again conti
 
 import argparse
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,6 +13,7 @@ from typing import Any, TypeAlias
 from joiner.history import History
 from joiner.proposals import read_ahead
 from notary.cli import owner
+from notary.cli.init import LEADERS_S_MAX, when_ready
 from notary.config import Config, load
 from ordering.embedded import EmbeddedLog
 from ordering.errors import ConfigurationError, NotReady
@@ -22,8 +22,6 @@ from ordering.records import FORMAT_VERSION, Activate, Partitions, Retire, Settl
 from ordering.topics import PARTITIONS_MAX, add_partitions
 
 NAMES_SHOWN = 20
-LED_S_MAX = 30.0
-CHECK_S = 0.1
 Result: TypeAlias = tuple[owner.CommandOutcome, str, dict[str, Any]]
 """The outcome, and the effect of the record: for people, and for programs."""
 
@@ -108,21 +106,18 @@ async def _extend(config: Config, arguments: argparse.Namespace) -> Result:
 
 
 async def _until_led(log: Log, count: int) -> None:
-    """Wait until each of the partitions has a leader. Raises `NotReady` after `LED_S_MAX`, before any record is appended."""
-    give_up_s = time.monotonic() + LED_S_MAX
-    while True:
-        try:
-            await log.has_partitions(count)
-            await log.offsets()
-            missing = set(range(count)) - log.leaders().keys()
-            why = f"payload partition {min(missing)} has no leader yet" if missing else ""
-        except NotReady as problem:
-            why = str(problem)
-        if not why:
-            return
-        if time.monotonic() > give_up_s:
-            raise NotReady(f"{why}, after {LED_S_MAX:g} s. No record was appended; run the same command again")
-        await asyncio.sleep(CHECK_S)
+    """Wait until each of the partitions has a leader. Raises `NotReady` after `LEADERS_S_MAX`, before any record is appended."""
+
+    async def check() -> None:
+        await log.has_partitions(count)
+        await log.offsets()
+        if missing := set(range(count)) - log.leaders().keys():
+            raise NotReady(f"payload partition {min(missing)} has no leader yet")
+
+    try:
+        await when_ready(check)
+    except NotReady as problem:
+        raise NotReady(f"{problem}, after {LEADERS_S_MAX:g} s. No record was appended; run the same command again") from None
 
 
 COMMANDS = {

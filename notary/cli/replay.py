@@ -22,11 +22,9 @@ Observe = Callable[[Sequence[Record], Ready], None]
 
 
 class Replay:
-    """One pass over a log. `joiner` may begin anywhere; `ordering_only` must be the value with which the joiner was made."""
+    """One pass over a log. `joiner` may begin anywhere; it decides whether both topics are read."""
 
-    def __init__(
-        self, log: Log, joiner: Joiner, observe: Observe, *, ordering_only: bool, needs_leaders: bool = False, name: str = "notary"
-    ) -> None:
+    def __init__(self, log: Log, joiner: Joiner, observe: Observe, name: str, *, needs_leaders: bool = False) -> None:
         """`needs_leaders`: a payload partition without a leader is an error, since its contents would look lost.
 
         `name` is the command's name, for the progress line.
@@ -35,7 +33,6 @@ class Replay:
         self._log = log
         self._joiner = joiner
         self._observe = observe
-        self._ordering_only = ordering_only
         self._reader: Reader | None = None
         self._partitions = 0  # the number when the reader was opened: the reader does not read partitions added later
         self._name = name
@@ -56,7 +53,9 @@ class Replay:
         if self._needs_leaders and (led := set(range(self._log.payload_partitions)) - log_offsets.keys()):
             raise NotReady(f"{describe(min(led))} has no leader, so its contents cannot be read: check that all brokers are up")
         ends = {
-            partition: offsets.log_end for partition, offsets in log_offsets.items() if partition == ORDERING or not self._ordering_only
+            partition: offsets.log_end
+            for partition, offsets in log_offsets.items()
+            if partition == ORDERING or not self._joiner.ordering_only
         }
         if self._reader is not None and self._log.payload_partitions > self._partitions:
             await self.close()  # partitions were added since, which the open reader does not read
@@ -102,7 +101,7 @@ class Replay:
         if ready.read_again:
             joiner.forget_unapplied()
             await self.close()
-        elif not self._ordering_only and log_state is not None and log_state.payload_partitions > self._partitions:
+        elif not joiner.ordering_only and log_state is not None and log_state.payload_partitions > self._partitions:
             await self._log.has_partitions(log_state.payload_partitions)
             await self.close()
         elif self._reader is not None:
@@ -110,7 +109,7 @@ class Replay:
 
     def _pause(self, partitions: frozenset[int]) -> None:
         assert self._reader is not None
-        self._reader.pause(range(self._partitions) if self._ordering_only else partitions)
+        self._reader.pause(range(self._partitions) if self._joiner.ordering_only else partitions)
 
     def _at(self, ends: Mapping[int, int]) -> tuple[int, ...]:
         reader = self._reader

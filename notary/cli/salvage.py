@@ -27,7 +27,7 @@ from joiner import Joiner, JoinerState, Ready
 from joiner.recheck import examine
 from notary import keys
 from notary.access import alone_in
-from notary.cli import ProgressLine, json_line, owner
+from notary.cli import ProgressLine, owner, print_result
 from notary.cli.replay import Replay
 from notary.config import Config, load
 from notary.exit_codes import EXIT_DONE, EXIT_NO
@@ -57,36 +57,14 @@ WORK: Final = "salvage"
 
 def add_arguments(parser: argparse.ArgumentParser, work: str = WORK) -> None:
     """Add the flags of `notary salvage`, or of a command that extends it. `work`: the default of `--work`."""
-    parser.add_argument(
-        "--index",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="DIR",
-        help="a surviving index, or a restored snapshot; may be given again. Its worker may be running",
-    )
-    parser.add_argument(
-        "--receipts",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="DIR",
-        help="a folder, or a file, with receipts and requests of parties, as `notary submit` reads and writes them; may be given again",
-    )
-    parser.add_argument("--plan", "--dry-run", dest="plan", action="store_true", help="print the plan, and append nothing")
-    parser.add_argument("--yes", action="store_true", help="do not ask before the first record is appended")
-    parser.add_argument(
-        "--work",
-        type=Path,
-        metavar="DIR",
-        help=f"the folder for an index of the log and for the new key (default: {work} beside notary.toml)",
-    )
-    parser.add_argument(
-        "--lost",
-        action="store_true",
-        help="no machine and no backup has the notary's present key: the salvage's key begins a new key history",
-    )
-    owner.add_arguments(parser)
+    several: dict[str, Any] = {"action": "append", "default": [], "type": Path, "metavar": "DIR"}
+    index = "a surviving index, or a restored snapshot; may be given again. Its worker may be running"
+    receipts = "a folder, or a file, with receipts and requests of parties, as `notary submit` has them; may be given again"
+    lost = "no machine and no backup has the notary's present key: the salvage's key begins a new key history"
+    parser.add_argument("--index", **several, help=index)
+    parser.add_argument("--receipts", **several, help=receipts)
+    parser.add_argument("--lost", action="store_true", help=lost)
+    owner.add_plan_arguments(parser, work)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -212,9 +190,6 @@ class SalvageCommand:
         """Returns False if nothing has to be salvaged."""
         return bool(choice.items) or job.log.joiner.hole is not None or job.log.state.sealed or self._own_key(job) is not None
 
-    async def _before_workers(self) -> None:
-        """Do what must be done before workers get the key."""
-
     @contextmanager
     def _sources(self, log: owner.OwnedLog, kept: KeptIndex) -> Iterator["SalvageJob"]:
         known = self._keys.known()
@@ -249,7 +224,7 @@ class SalvageCommand:
             signer = owner.load_owner_key(self._config, self._arguments.owner_key, job.log.genesis)
             asked = "the number of decisions that the log then has"
             if not owner.agreed(self._arguments, self.name, "nothing was appended", asked, choice.end):
-                return self._end({**facts, "done": False}, "nothing was appended", EXIT_NO)
+                return self._end({**facts, "done": False}, "nothing was appended", code=EXIT_NO)
             self._complete_rotation(job)
             for attempt in range(ATTEMPTS_MAX):
                 if attempt:
@@ -267,15 +242,12 @@ class SalvageCommand:
         self._progress.end()
         began = self._own_key(job) is not None
         until = await self._deciding_entry(job, refusal.position) if any(THE_LOG in side for side in refusal.sides) else None
-        if self._arguments.json:
-            facts = {"refused": str(refusal), "position": refusal.position, "sides": refusal.sides, "until": until, "began": began}
-            return self._end({"done": False, **facts}, "", EXIT_NO)
-        print(f"refused        {refusal}")
-        for line in sides_of(refusal, job.kept, job.indexes, job.receipts, until if self._config.log.kind == "kafka" else None):
-            print(line)
+        facts = {"refused": str(refusal), "position": refusal.position, "sides": refusal.sides, "until": until, "began": began}
+        restore_to = until if self._config.log.kind == "kafka" else None
+        lines = [f"refused        {refusal}", *sides_of(refusal, job.kept, job.indexes, job.receipts, restore_to)]
         if began:
-            print("               An earlier run put a key in force that no worker has: only a complete salvage ends that")
-        return EXIT_NO
+            lines.append("               An earlier run put a key in force that no worker has: only a complete salvage ends that")
+        return self._end({"done": False, **facts}, *lines, code=EXIT_NO)
 
     async def _deciding_entry(self, job: "SalvageJob", position: int) -> int | None:
         """Replay the log; returns the offset of the entry that decided this position.
@@ -291,7 +263,7 @@ class SalvageCommand:
         def observe(_: Sequence[Record], ready: Ready) -> None:
             deciding.extend([batch.offset for batch in ready.batches if any(request.transaction_id == id_ for request in batch.requests)])
 
-        replay = Replay(log, Joiner(), observe, ordering_only=False, name=f"notary {self.name}")
+        replay = Replay(log, Joiner(), observe, f"notary {self.name}")
         replay.enough = lambda: bool(deciding)
         try:
             if not any(offsets.log_start for offsets in (await log.offsets()).values()):
@@ -403,7 +375,6 @@ class SalvageCommand:
             )
 
     async def _place_key(self, job: "SalvageJob", choice: Choice | None, offset: int | None) -> int:
-        await self._before_workers()
         made = self._own_key(job)
         assert made is not None
         history = self._keys.adopt(made)
@@ -421,17 +392,14 @@ class SalvageCommand:
             "key_history_file": str(self._keys.history),
             **({} if choice is None else {**facts_of(choice), "seals": self._sealed > 0}),
         }
-        return self._end(facts, "\n".join(after(facts, embedded=self._config.log.kind == "embedded")))
+        return self._end(facts, *after(facts, embedded=self._config.log.kind == "embedded"))
 
     def _report(self, text: str) -> None:
         self._progress.end()
         print(f"notary {self.name}: {text}", file=sys.stderr)
 
-    def _end(self, facts: dict[str, Any], text: str, code: int = EXIT_DONE) -> int:
-        if self._arguments.json:
-            print(json_line(facts))
-        elif text:
-            print(text)
+    def _end(self, facts: dict[str, Any], *lines: str, code: int = EXIT_DONE) -> int:
+        print_result(facts, lines, as_json=self._arguments.json)
         return code
 
 

@@ -40,22 +40,14 @@ BIND_RETRY_S = 1.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `notary serve`."""
     parser.add_argument("--config", required=True, type=Path, metavar="F", help="notary.toml, as `notary init` makes it")
-    parser.add_argument(
-        "--name", metavar="W", help="this worker's name, unique among the workers (default: worker.name, else the host's name)"
-    )
+    name = "this worker's name, unique among the workers (default: worker.name, else the host's name)"
+    parser.add_argument("--name", metavar="W", help=name)
     parser.add_argument("--listen", metavar="HOST:PORT", help="where to serve HTTP; port 0 takes a free one (default: http.listen)")
-    parser.add_argument(
-        "--accept-clock",
-        action="store_true",
-        help="confirm, once, that this machine's clock is right, although it is far from the last time in the log",
-    )
+    clock = "confirm, once, that this machine's clock is right, although it is far from the last time in the log"
+    parser.add_argument("--accept-clock", action="store_true", help=clock)
     parser.add_argument("--json", action="store_true", help="print the ready line as JSON, and log in JSON lines")
-    parser.add_argument(
-        "--log-format", choices=("text", "json"), help="log lines as text, or each as a JSON object (default: worker.log_format)"
-    )
-    parser.add_argument(
-        "--log-level", choices=("debug", "info", "warning", "error"), help="what goes to stderr (default: worker.log_level)"
-    )
+    parser.add_argument("--log-format", choices=("text", "json"), help="of the log lines (default: worker.log_format)")
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="of stderr (default: worker.log_level)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -207,19 +199,15 @@ class _ReadAgain:
         else:
             self._log_level = config.logging.log_level
             set_level(self._log_level)
-            for setting in _differences(self._config, config):
-                logger.warning("a changed setting takes effect at the next start only setting=%s", setting)
+            for name, setting in SETTINGS.items():
+                if name != "worker.log_level" and setting.value(self._config) != setting.value(config):
+                    logger.warning("a changed setting takes effect at the next start only setting=%s", name)
         if self.worker is not None:
             self.worker.parties.look_now()
         if self._certificates is not None:
             self._certificates.read_again()
         if isinstance(self._service, AcceptorPool):
             self._service.read_again(self._log_level)
-
-
-def _differences(one: Config, other: Config) -> list[str]:
-    """Returns the names of the settings, without the log level, that differ between two configurations."""
-    return [name for name, setting in SETTINGS.items() if name != "worker.log_level" and setting.value(one) != setting.value(other)]
 
 
 async def _start(config: Config, certificates: Certificates | None, restoring: Callable[[], None], stop: asyncio.Event) -> Worker:

@@ -30,6 +30,39 @@ BROKER_MEMORY_MIB: Final = 6_144
 DAY_S: Final = 86_400
 
 
+class _Cost(msgspec.Struct, frozen=True):
+    """Microseconds of CPU, or bytes, that a request costs: a base, a part for each input, and its part of what a submission costs."""
+
+    base: float
+    per_input: float
+    per_submission: float = 0.0
+
+
+PARALLEL_US: Final = _Cost(9.5, 0.75, 134)
+"""HTTP, decoding, signatures, look-ups and answers, in the worker that received the submission."""
+LOOP_US: Final = _Cost(1.6, 0.54, 25.5)
+"""Event loop, batches and self-checks, in the worker that received the submission."""
+DECODE_US: Final = _Cost(3.7, 0.51, 9.1)
+"""Decoding, which the other workers do again for what they read from the log."""
+IN_ORDER_US: Final = _Cost(5.1, 1.8, 6.2)
+"""Joining, deciding, index and tree, in each worker."""
+LOG_CLIENT_US: Final = _Cost(0.8, 0.38, 7.9)
+"""The client of the log, in each worker."""
+ROCKSDB_US: Final = _Cost(5.5, 5.5)
+"""RocksDB's threads, in each worker: by rows, one for the id and one for each input.
+
+Fitted to the load of the table that writes the most rows: shorter loads end before a compaction.
+"""
+BROKER_US: Final = _Cost(1.6, 0.4, 30.5)
+"""Each of three brokers."""
+LOG_BYTES: Final = _Cost(147, 95, 210)
+"""Both topics, one replica: a mean of uncompressed JSON with 64-character ids."""
+INDEX_BYTES: Final = _Cost(150, 105)
+"""One worker's index, after compaction."""
+FILTER_BYTES: Final = _Cost(2.5, 2.5)
+"""One worker's bloom filters: 20 bits (`IndexSettings`) for the id and for each input."""
+
+
 class Load(msgspec.Struct, frozen=True):
     """A load: requests a second, inputs of a request, requests of a submission."""
 
@@ -37,73 +70,18 @@ class Load(msgspec.Struct, frozen=True):
     inputs: int
     per_submission: int
 
-    # ---- microseconds of CPU a request ----
-
-    @property
-    def parallel_us(self) -> float:
-        """Microseconds for HTTP, decoding, signatures, look-ups and answers, in the worker that received the submission."""
-        return 9.5 + 0.75 * self.inputs + 134 / self.per_submission
-
-    @property
-    def loop_us(self) -> float:
-        """Microseconds for the event loop, batches and self-checks, in the worker that received the submission."""
-        return 1.6 + 0.54 * self.inputs + 25.5 / self.per_submission
-
-    @property
-    def decode_us(self) -> float:
-        """Microseconds for decoding, which the other workers do again for what they read from the log."""
-        return 3.7 + 0.51 * self.inputs + 9.1 / self.per_submission
-
-    @property
-    def in_order_us(self) -> float:
-        """Microseconds for joining, deciding, index and tree, in each worker."""
-        return 5.1 + 1.8 * self.inputs + 6.2 / self.per_submission
-
-    @property
-    def log_client_us(self) -> float:
-        """Microseconds for the client of the log, in each worker."""
-        return 0.8 + 0.38 * self.inputs + 7.9 / self.per_submission
-
-    @property
-    def rocksdb_us(self) -> float:
-        """Microseconds of RocksDB's threads, in each worker: by rows, one for the id and one for each input.
-
-        Fitted to the load of the table that writes the most rows: shorter loads end before a compaction.
-        """
-        return 5.5 * (1 + self.inputs)
-
-    @property
-    def broker_us(self) -> float:
-        """Microseconds of each of three brokers."""
-        return 1.6 + 0.4 * self.inputs + 30.5 / self.per_submission
-
-    # ---- bytes a request ----
-
-    @property
-    def log_bytes(self) -> float:
-        """Bytes in both topics, one replica: a mean of uncompressed JSON with 64-character ids."""
-        return 147 + 95 * self.inputs + 210 / self.per_submission
-
-    @property
-    def index_bytes(self) -> float:
-        """Bytes in one worker's index, after compaction."""
-        return 150 + 105 * self.inputs
-
-    @property
-    def filter_bytes(self) -> float:
-        """Bytes of one worker's bloom filters: 20 bits (`IndexSettings`) for the id and for each input."""
-        return 2.5 * (1 + self.inputs)
-
-    # ---- workers ----
+    def cost(self, part: _Cost) -> float:
+        """Returns the cost of a part for a request of this load."""
+        return part.base + part.per_input * self.inputs + part.per_submission / self.per_submission
 
     def main_thread_us(self, workers: int) -> float:
         """Returns the microseconds that the main thread of each of that many workers needs for each request that the notary decides."""
-        own = self.parallel_us + self.loop_us
-        return (own + (workers - 1) * self.decode_us) / workers + self.in_order_us + self.log_client_us
+        own = self.cost(PARALLEL_US) + self.cost(LOOP_US)
+        return (own + (workers - 1) * self.cost(DECODE_US)) / workers + self.cost(IN_ORDER_US) + self.cost(LOG_CLIENT_US)
 
     def worker_us(self, workers: int) -> float:
         """Returns the microseconds of all threads of each of that many workers for each request that the notary decides."""
-        return self.main_thread_us(workers) + self.rocksdb_us
+        return self.main_thread_us(workers) + self.cost(ROCKSDB_US)
 
     def full_at(self, workers: int) -> float:
         """Returns the requests a second at which the main threads of that many workers are full."""
@@ -137,8 +115,11 @@ class Size(msgspec.Struct, frozen=True):
     """Cores of all workers and brokers together."""
 
 
-def size_of(load: Load) -> Size:
-    """Returns the smallest size that carries the load with one centre down. Raises `ConfigurationError` when none does."""
+def size_of(load: Load, mean_tps: float) -> Size:
+    """Returns the smallest size that carries the load with one centre down. `mean_tps`: requests a second over the year, for disks.
+
+    Raises `ConfigurationError` when no size carries the load.
+    """
     for workers in range(CENTRES, WORKERS_MAX + 1, CENTRES):
         left = workers * (CENTRES - 1) // CENTRES
         if load.full_at(left) * FULL_AT >= load.tps:
@@ -150,23 +131,24 @@ def size_of(load: Load) -> Size:
             f" With inputs={load.inputs} and per-submission={load.per_submission} they decide {most:,.0f} at most. Put more requests into"
             " a submission, or split the load between notaries"
         )
-    per_s = load.log_bytes * load.tps
+    log_gib_a_day = load.cost(LOG_BYTES) * mean_tps * DAY_S / 2**30
+    requests_a_year = mean_tps * DAY_S * 365
     readers_elsewhere = workers - workers // CENTRES
     cores_of_a_worker = load.tps * load.worker_us(left) / 1e6
-    cores_of_a_broker = load.tps * load.broker_us / 1e6
+    cores_of_a_broker = load.tps * load.cost(BROKER_US) / 1e6
     return Size(
         workers=workers,
         workers_full_at_tps=int(load.full_at(workers)),
         left_full_at_tps=int(load.full_at(left)),
         cores_of_a_worker=_cores(cores_of_a_worker),
         memory_mib_of_a_worker=MEMORY_MIB,
-        index_gib_a_year=round(load.index_bytes * load.tps * DAY_S * 365 / 2**30, 1),
-        filters_gib_a_year=round(load.filter_bytes * load.tps * DAY_S * 365 / 2**30, 2),
+        index_gib_a_year=round(load.cost(INDEX_BYTES) * requests_a_year / 2**30, 1),
+        filters_gib_a_year=round(load.cost(FILTER_BYTES) * requests_a_year / 2**30, 2),
         cores_of_a_broker=_cores(cores_of_a_broker),
         memory_mib_of_a_broker=BROKER_MEMORY_MIB,
-        log_gib_a_day=round(per_s * DAY_S / 2**30, 2),
-        log_gib_a_year=round(per_s * DAY_S * 365 / 2**30, 1),
-        between_centres_mbit_s=round(per_s * 8 / 1e6 * (REPLICAS - 1 + readers_elsewhere), 1),
+        log_gib_a_day=round(log_gib_a_day, 2),
+        log_gib_a_year=round(log_gib_a_day * 365, 1),
+        between_centres_mbit_s=round(load.cost(LOG_BYTES) * load.tps * 8 / 1e6 * (REPLICAS - 1 + readers_elsewhere), 1),
         cores=round(workers * _cores(cores_of_a_worker) + REPLICAS * _cores(cores_of_a_broker), 1),
     )
 
@@ -197,14 +179,7 @@ def run(arguments: argparse.Namespace) -> int:
     if mean_tps > arguments.tps:
         raise ConfigurationError(f"--mean-tps {mean_tps:g} should not exceed the peak, --tps {arguments.tps:g}")
     load = Load(arguments.tps, arguments.inputs, arguments.per_submission)
-    size, share = size_of(load), mean_tps / arguments.tps
-    size = msgspec.structs.replace(
-        size,
-        index_gib_a_year=round(size.index_gib_a_year * share, 1),
-        filters_gib_a_year=round(size.filters_gib_a_year * share, 2),
-        log_gib_a_day=round(size.log_gib_a_day * share, 2),
-        log_gib_a_year=round(size.log_gib_a_year * share, 1),
-    )
+    size = size_of(load, mean_tps)
     if arguments.json:
         print(json_line(msgspec.to_builtins(size)))
         return 0

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from notary import keys
-from notary.cli import ProgressLine, json_line
+from notary.cli import ProgressLine, print_result
 from notary.config import Config, load
 from notary.exit_codes import EXIT_DONE, EXIT_NO
 from notary.keyring import Keyring
@@ -40,22 +40,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--url", metavar="U", help="the folder or fsspec URL that keeps the snapshots (default: snapshots.url)")
         action.add_argument("--json", action="store_true", help="print the result as JSON")
         if name in ("create", "restore"):
-            action.add_argument(
-                "--name", metavar="W", help="the worker's name, which names its index (default: worker.name, else the host's name)"
-            )
+            action.add_argument("--name", metavar="W", help="the worker's name (default: worker.name, else the host's name)")
         if name == "create":
-            action.add_argument(
-                "--if-older-s", type=float, metavar="S", help="only if the newest snapshot was made more than S seconds ago"
-            )
+            action.add_argument("--if-older-s", type=float, metavar="S", help="only if the newest snapshot is older than S seconds")
         if name in ("verify", "restore"):
             action.add_argument("--snapshot", metavar="NAME", help="this one (default: the newest)")
         if name == "verify":
             action.add_argument("--all", action="store_true", help="all of them")
-            action.add_argument(
-                "--remove-damaged",
-                action="store_true",
-                help="remove files with another content, so that the next snapshot copies them again",
-            )
+            action.add_argument("--remove-damaged", action="store_true", help="remove damaged files, so that a later snapshot copies them")
         if name in ("create", "restore"):
             of = "with --if-older-s only snapshots" if name == "create" else "only a snapshot"
             action.add_argument("--log", default="", metavar="ID", help=f"{of} of the log with this identity")
@@ -63,9 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             also = " and prune" if name == "create" else ""
             action.add_argument("--keep", type=int, metavar="N", help=f"keep the newest N of each log{also}")
         if name == "prune":
-            action.add_argument(
-                "--margin-s", type=int, default=PRUNE_MARGIN_S, metavar="S", help="keep files younger than S seconds (default: a day)"
-            )
+            young = "keep files younger than S seconds (default: a day)"
+            action.add_argument("--margin-s", type=int, default=PRUNE_MARGIN_S, metavar="S", help=young)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -76,12 +67,11 @@ def run(arguments: argparse.Namespace) -> int:
             raise ConfigurationError(f"--{flag.replace('_', '-')} is {getattr(arguments, flag)}: give 0 or more")
     if not config.snapshots.url:
         raise ConfigurationError("no store of snapshots is configured: set `[snapshots] url` (NOTARY_SNAPSHOTS_URL), or give --url")
-    action: Callable[[_Job], int] = {"create": _create, "list": _list, "verify": _verify, "restore": _restore, "prune": _prune}[
-        arguments.action
-    ]
+    actions: dict[str, Callable[[_Job], int]]
+    actions = {"create": _create, "list": _list, "verify": _verify, "restore": _restore, "prune": _prune}
     job = _Job(config, arguments)
     try:
-        return action(job)
+        return actions[arguments.action](job)
     finally:
         job.progress.end()
 
@@ -104,10 +94,10 @@ class _Job:
         wanted = self.arguments.snapshot
         return (each for each in self.found() if wanted in (None, each.name))
 
-    def print(self, facts: dict[str, Any], text: str) -> None:
-        """Print the facts as JSON, or the text."""
+    def print(self, facts: dict[str, Any], *lines: str) -> None:
+        """Print the facts as JSON, or the lines."""
         self.progress.end()
-        print(json_line(facts) if self.arguments.json else text)
+        print_result(facts, lines, as_json=self.arguments.json)
 
     def complain(self, text: str) -> None:
         """Print a message for people."""
@@ -155,10 +145,8 @@ def _create(job: _Job) -> int:
 
 def _list(job: _Job) -> int:
     found = list(job.found())
-    if job.arguments.json:
-        print(json_line({"snapshots": [_facts(each.name, each.manifest, each.problem) for each in found]}))
-    for each in () if job.arguments.json else found:
-        print(f"{printable(each.name)}  not used: {each.problem}" if each.manifest is None else _line(each.manifest))
+    lines = [_line(each.manifest) if each.manifest else f"{printable(each.name)}  not used: {each.problem}" for each in found]
+    job.print({"snapshots": [_facts(each.name, each.manifest, each.problem) for each in found]}, *lines)
     return EXIT_DONE
 
 
@@ -167,10 +155,8 @@ def _verify(job: _Job) -> int:
     for each in job.named():
         seen += 1
         problem, removed = _damage(job, each)
-        text = f"{printable(each.name)}: {problem or 'verified'}"
-        job.print(
-            _facts(each.name, each.manifest, problem) | {"removed": removed}, "\n".join([text, *[f"removed {name}" for name in removed]])
-        )
+        lines = f"{printable(each.name)}: {problem or 'verified'}", *[f"removed {name}" for name in removed]
+        job.print(_facts(each.name, each.manifest, problem) | {"removed": removed}, *lines)
         code = EXIT_NO if problem else code
         if not job.arguments.all:
             break

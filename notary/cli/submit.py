@@ -55,36 +55,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--party", metavar="NAME", required=True, help="the party's name, as the notary knows it")
     parser.add_argument("--url", metavar="URL[,URL...]", required=True, help="the notary's workers; tried in turn until one answers")
     parser.add_argument("--notary-name", metavar="NAME", help="the notary's name (default: ask the notary)")
-    parser.add_argument(
-        "--verifier-key",
-        metavar="KEY",
-        action="append",
-        help="the notary's verifier key, by which receipts are checked; may be given again (default: the one trusted on first use)",
-    )
-    parser.add_argument(
-        "--known-notaries", metavar="FILE", help=f"where keys trusted on first use are kept (default: ${FILE_VARIABLE}, else in ~/.config)"
-    )
-    parser.add_argument(
-        "--batch",
-        metavar="N",
-        type=_up_to(REQUESTS_MAX),
-        default=BATCH_REQUESTS_MAX,
-        help=f"requests of one submission, under one signature (default {BATCH_REQUESTS_MAX}); 1 to have each decided at once",
-    )
-    parser.add_argument(
-        "--in-flight",
-        metavar="N",
-        type=_up_to(IN_FLIGHT_MAX),
-        default=1,
-        help="submissions sent before the first is answered (default 1: decided in the order of the file); more are faster, in any order",
-    )
-    parser.add_argument(
-        "--deadline",
-        metavar="SECONDS",
-        type=seconds,
-        default=SUBMISSION_DEADLINE_S,
-        help=f"how long to try for each submission (default {SUBMISSION_DEADLINE_S:g})",
-    )
+    key = "the notary's verifier key, by which receipts are checked; may be given again (default: the one trusted on first use)"
+    parser.add_argument("--verifier-key", metavar="KEY", action="append", help=key)
+    known = f"where keys trusted on first use are kept (default: ${FILE_VARIABLE}, else in ~/.config)"
+    parser.add_argument("--known-notaries", metavar="FILE", help=known)
+    batch = f"requests of one submission, under one signature (default {BATCH_REQUESTS_MAX})"
+    parser.add_argument("--batch", metavar="N", type=_up_to(REQUESTS_MAX), default=BATCH_REQUESTS_MAX, help=batch)
+    flight = "submissions in flight (default 1: decided in the order of the file); more are faster, in any order"
+    parser.add_argument("--in-flight", metavar="N", type=_up_to(IN_FLIGHT_MAX), default=1, help=flight)
+    deadline = f"how long to try for each submission (default {SUBMISSION_DEADLINE_S:g})"
+    parser.add_argument("--deadline", metavar="SECONDS", type=seconds, default=SUBMISSION_DEADLINE_S, help=deadline)
     add_tls_arguments(parser)
     parser.add_argument("--fail-on-rejection", action="store_true", help="exit with 1 if any request is rejected")
     parser.add_argument("--json", action="store_true", help="no effect: decisions are always written as JSON, one a line")

@@ -25,6 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from notary.cli.submit import add_tls_arguments, seconds, tls_of
 from notary.client.transport import UNREADABLE, checked_url, explained, http_client
 from notary.exit_codes import EXIT_COULD_NOT, EXIT_DONE
+from notary.receipts.errors import printable
 from ordering.log import BrokerSeen
 
 ANSWER_S_MIN: Final = 1.0
@@ -86,10 +87,6 @@ class Scrape(msgspec.Struct, frozen=True):
         return next((line.removeprefix(WORKER) for line in self.health if line.startswith(WORKER)), "")
 
 
-class _NoAnswer(Exception):
-    """A reply that no worker would send; the message is the reason."""
-
-
 # ---- scraping ----
 
 
@@ -101,8 +98,6 @@ async def _scrape(http: httpx.AsyncClient, url: str, limit_s: float) -> Scrape |
         return f"no answer within {limit_s:g} s"
     except (httpx.HTTPError, *UNREADABLE) as problem:
         return explained(url, problem) or type(problem).__name__
-    except _NoAnswer as problem:
-        return str(problem)
     if health[0] not in (200, 503) or metrics[0] != 200:
         status = metrics[0] if metrics[0] != 200 else health[0]
         return f"status {status}: this address serves no worker's health; if `http.health_listen` is set, use that address"
@@ -120,7 +115,7 @@ async def _get(http: httpx.AsyncClient, url: str, limit_s: float) -> tuple[int, 
         async for chunk in answer.aiter_bytes():
             body += chunk
             if len(body) > ANSWER_BYTES_MAX:
-                raise _NoAnswer(f"an answer of more than {ANSWER_BYTES_MAX} bytes: is this a worker?")
+                raise ValueError(f"an answer of more than {ANSWER_BYTES_MAX} bytes: is this a worker?")
     return answer.status_code, body.decode(errors="replace"), time.monotonic()
 
 
@@ -245,7 +240,7 @@ _COLUMNS: Final[tuple[tuple[str, Callable[[Row], str]], ...]] = (
     ("SUBM/S", lambda row: _number(row.submissions_per_s)),
     ("ERRORS/S", lambda row: _number(row.errors_per_s)),
     ("COMMIT/S", lambda row: _number(row.decisions_per_s.get("committed"))),
-    ("REJECT/S", lambda row: _number(_rejected(row))),
+    ("REJECT/S", lambda row: _number(sum(_rejected(row).values()) if row.decisions_per_s else None)),
     ("P50 MS", lambda row: _number(row.p50_s, 1000)),
     ("P99 MS", lambda row: _number(row.p99_s, 1000)),
     ("LAG REC", lambda row: _number(row.lag_records)),
@@ -259,13 +254,12 @@ _COLUMNS: Final[tuple[tuple[str, Callable[[Row], str]], ...]] = (
 
 def table(rows: Sequence[Row]) -> list[str]:
     """Returns the lines for people: workers, the reasons of workers that are not ready, rejections by reason, brokers."""
-    lines = _aligned([[title for title, _ in _COLUMNS], *([_printable(cell(row)) for _, cell in _COLUMNS] for row in rows)])
+    lines = _aligned([[title for title, _ in _COLUMNS], *([printable(cell(row)) for _, cell in _COLUMNS] for row in rows)])
     for row in rows:
         name = row.worker or row.url
-        lines += [_printable(f"{name}: {reason}") for reason in row.reasons]
-        rejected = {outcome: rate for outcome, rate in row.decisions_per_s.items() if rate and outcome != "committed"}
-        if rejected:
-            lines.append(_printable(f"{name}: rejected/s " + ", ".join(f"{why} {_number(rate)}" for why, rate in rejected.items())))
+        lines += [printable(f"{name}: {reason}") for reason in row.reasons]
+        if rejected := ", ".join(f"{why} {_number(rate)}" for why, rate in _rejected(row).items() if rate):
+            lines.append(printable(f"{name}: rejected/s {rejected}"))
     seen: dict[str, list[BrokerSeen]] = {}
     for row in rows:
         for broker, one in row.brokers.items():
@@ -273,7 +267,7 @@ def table(rows: Sequence[Row]) -> list[str]:
     if seen:
         cells = [
             [
-                _printable(broker),
+                printable(broker),
                 f"{sum(one.connected for one in views)} of {len(views)}",
                 *(_span(getattr(one, what) for one in views) for what in ("leads", "in_sync", "replicas")),
             ]
@@ -283,10 +277,8 @@ def table(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _rejected(row: Row) -> float | None:
-    if not row.decisions_per_s:
-        return None
-    return sum(rate for outcome, rate in row.decisions_per_s.items() if outcome != "committed")
+def _rejected(row: Row) -> dict[str, float]:
+    return {outcome: rate for outcome, rate in row.decisions_per_s.items() if outcome != "committed"}
 
 
 def _number(value: float | None, scale: float = 1) -> str:
@@ -322,11 +314,6 @@ def _cells(text: str) -> int:
 def _cut(line: str, cells: int) -> str:
     """Returns the longest beginning of a line that takes at most `cells` cells."""
     return line[: sum(1 for end in accumulate(map(_cells, line)) if end <= cells)]
-
-
-def _printable(text: str) -> str:
-    """Replaces control characters, so that a worker's text cannot move the cursor."""
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def frame(lines: Sequence[str], columns: int, rows: int) -> str:

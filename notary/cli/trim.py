@@ -26,8 +26,9 @@ from joiner import JoinerState
 from joiner.recheck import examine
 from notary import keys
 from notary.access import alone_in
-from notary.cli import ProgressLine, check_pyarrow, json_line, owner
-from notary.config import Config, kafka_security, load, read_toml
+from notary.cli import ProgressLine, check_pyarrow, owner, print_result
+from notary.cli.init import log_settings_of
+from notary.config import Config, kafka_security, load
 from notary.exit_codes import EXIT_DONE, EXIT_NO
 from notary.index import viewing
 from notary.salvage.kept import KeptIndex, keeping
@@ -41,7 +42,6 @@ from ordering.kafka import KafkaLog
 from ordering.local_reader import describe
 from ordering.log import ORDERING, Log
 from ordering.records import SALVAGE_FORMAT, Trim
-from ordering.settings import LogSettings
 from ordering.topics import free_records
 
 if TYPE_CHECKING:
@@ -58,28 +58,15 @@ NAMES_SHOWN: Final = 5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `notary trim`."""
-    parser.add_argument(
-        "--before", type=int, metavar="POSITION", help="use only snapshots of at most POSITION decisions (default: the newest)"
-    )
+    before = "use only snapshots of at most POSITION decisions (default: the newest)"
+    parser.add_argument("--before", type=int, metavar="POSITION", help=before)
     parser.add_argument("--archive", required=True, type=Path, metavar="DIR", help="the archive of both topics")
     parser.add_argument("--verified", required=True, type=Path, metavar="DIR", help=f"the folder with Spark's {REPORT} about that archive")
-    parser.add_argument(
-        "--snapshots",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="a store of snapshots besides `[snapshots] url`; may be given again. Two stores are needed",
-    )
-    parser.add_argument(
-        "--log-settings",
-        type=Path,
-        metavar="FILE",
-        help="`[log]` settings, as `notary init` reads them, of the principal that may delete records (default: the configuration's)",
-    )
-    parser.add_argument("--plan", "--dry-run", dest="plan", action="store_true", help="print what would be freed, and change nothing")
-    parser.add_argument("--yes", action="store_true", help="do not ask before the mark is written")
-    parser.add_argument("--work", type=Path, metavar="DIR", help=f"the folder for a restored index (default: {WORK} beside notary.toml)")
-    owner.add_arguments(parser)
+    stores = "a store of snapshots besides `[snapshots] url`; may be given again. Two stores are needed"
+    parser.add_argument("--snapshots", action="append", default=[], metavar="URL", help=stores)
+    principal = "`[log]` settings of the principal that may delete records (default: the configuration's)"
+    parser.add_argument("--log-settings", type=Path, metavar="FILE", help=principal)
+    owner.add_plan_arguments(parser, WORK)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -142,16 +129,16 @@ class _Trimming:
         self._index = self._work / INDEX
         self._progress = ProgressLine()
         self._missing: list[str] = []
+        self._brokers, self._security = self._deleting()
 
     async def run(self) -> int:
-        security = self._security()
         new = make_directory(self._work)
         with alone_in(self._work, f"another process trims with the folder {self._work}: wait for it"):
             try:
                 async with owner.opened(self._config, "trim") as log:
                     if not isinstance(log.log, KafkaLog):
                         raise ConfigurationError(f"{log.log.identity} keeps its payloads: only a log on Kafka can be trimmed")
-                    return await self._trim(log, security)
+                    return await self._trim(log)
             finally:
                 self._progress.end()
                 self._remove_restored()
@@ -162,18 +149,15 @@ class _Trimming:
         for made in (self._index, stage_of(self._index)):
             shutil.rmtree(made, ignore_errors=True)
 
-    def _security(self) -> tuple[str, KafkaSecurity | None]:
+    def _deleting(self) -> tuple[str, KafkaSecurity | None]:
         """Returns the brokers and the security of the principal that deletes. Raises `ConfigurationError`."""
         file: Path | None = self._arguments.log_settings
         if file is None:
             return self._config.log.bootstrap, self._config.kafka_security
-        try:
-            settings = msgspec.convert({"bootstrap": self._config.log.bootstrap, **read_toml(file), "kind": "kafka"}, LogSettings)
-        except (OSError, ValueError) as problem:  # msgspec's errors are of the second type
-            raise ConfigurationError(f"--log-settings {file}: {problem}") from None
-        return settings.bootstrap, kafka_security(settings, file.parent)
+        settings = log_settings_of(file, {"kind": "kafka"})
+        return settings.bootstrap or self._config.log.bootstrap, kafka_security(settings, file.parent)
 
-    async def _trim(self, log: owner.OwnedLog, security: tuple[str, KafkaSecurity | None]) -> int:
+    async def _trim(self, log: owner.OwnedLog) -> int:
         identity = f"{log.log.identity} {log.log_id.hex()}"
         report, archive = self._report(log.genesis.notary_name), self._archive()
         if report is not None and archive is not None and (why := report.about(archive)):
@@ -190,7 +174,7 @@ class _Trimming:
                 self._missing.append(f"format version {SALVAGE_FORMAT}, in which the mark counts: notary activate {SALVAGE_FORMAT}")
             if self._missing:
                 return self._refused()
-            return await self._free(log, kept, snapshots, security)
+            return await self._free(log, kept, snapshots)
 
     def _report(self, notary: str) -> VerifiedReport | None:
         """Reads Spark's report. Returns None, and adds to `_missing`, if the report cannot be used."""
@@ -238,9 +222,10 @@ class _Trimming:
         trusted = keys.verifier_keys(config.path(config.key_history_file), config.origin)[0]
         index = self._index
         self._remove_restored()  # the previous snapshot's state is in memory, so only one restored index takes space
-        found = self._old_enough(find(store_of(store, Path(config.directory)), trusted, config.name), problems)
+        opened = store_of(store, Path(config.directory))
+        found = self._old_enough(find(opened, trusted, config.name), problems)
         try:
-            made = restore_newest(store_of(store, Path(config.directory)), found, index, identity, self._progress, problems.append)
+            made = restore_newest(opened, found, index, identity, self._progress, problems.append)
         except NotReady as problem:
             made, problems = None, [str(problem)]
         if made is None:
@@ -283,9 +268,7 @@ class _Trimming:
                 f" or only {size} decisions"
             )
 
-    async def _free(
-        self, log: owner.OwnedLog, kept: KeptIndex, snapshots: Sequence[Snapshot], security: tuple[str, KafkaSecurity | None]
-    ) -> int:
+    async def _free(self, log: owner.OwnedLog, kept: KeptIndex, snapshots: Sequence[Snapshot]) -> int:
         position = min(each.manifest.decisions for each in snapshots)
         firsts = {partition: offsets.log_start for partition, offsets in (await log.log.offsets()).items()}
         wanted = to_free(snapshots, firsts)
@@ -303,13 +286,12 @@ class _Trimming:
         if self._arguments.plan:
             return self._end(facts, "this was the plan: nothing was changed")
         if not owner.agreed(self._arguments, "trim", "nothing was changed", "the position", position):
-            return self._end(facts, "nothing was changed", EXIT_NO)
+            return self._end(facts, "nothing was changed", code=EXIT_NO)
         if position > log.state.trimmed:
             await self._mark(log, kept, position)
-        bootstrap, principal = security
         assert isinstance(log.log, KafkaLog)
         try:
-            freed = await free_records(bootstrap, self._config.log.topic_prefix, log.log.payload_topic_id, wanted, principal)
+            freed = await free_records(self._brokers, self._config.log.topic_prefix, log.log.payload_topic_id, wanted, self._security)
         except (ConfigurationError, NotReady) as problem:
             raise type(problem)(
                 f"the mark at position {position} is in the log, and not all payloads are freed: {problem}. Run the same command again"
@@ -337,13 +319,11 @@ class _Trimming:
             print(f"partition {partition:<4} from now on begins at offset {offset}")
 
     def _refused(self) -> int:
-        return self._end(
-            {"done": False, "missing": self._missing}, "\n".join([f"missing        {each}" for each in self._missing]), EXIT_NO
-        )
+        return self._end({"done": False, "missing": self._missing}, *[f"missing        {each}" for each in self._missing], code=EXIT_NO)
 
-    def _end(self, facts: dict[str, Any], text: str, code: int = EXIT_DONE) -> int:
+    def _end(self, facts: dict[str, Any], *lines: str, code: int = EXIT_DONE) -> int:
         self._progress.end()
-        print(json_line(facts) if self._arguments.json else text)
+        print_result(facts, lines, as_json=self._arguments.json)
         return code
 
 

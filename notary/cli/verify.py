@@ -11,8 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, Final
 
-import msgspec
-
+from notary.cli import json_line
 from notary.decision import leaf
 from notary.exit_codes import EXIT_DONE, EXIT_NO
 from notary.receipts import VerifierKey, parse_verifier_key, proof_of
@@ -39,17 +38,11 @@ _RECEIPT_HEAD: Final = b"c2sp.org/tlog-proof@"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `notary verify`."""
-    parser.add_argument(
-        "receipt", metavar="RECEIPT", help="a receipt; or decisions with receipts, one a line, as submit writes them; or a checkpoint"
-    )
+    receipt = "a receipt; or decisions with receipts, one a line, as submit writes them; or a checkpoint"
+    parser.add_argument("receipt", metavar="RECEIPT", help=receipt)
     parser.add_argument("--decision", metavar="FILE", help="the decision that the receipt is for, as JSON")
-    parser.add_argument(
-        "--verifier-key",
-        metavar="KEY",
-        required=True,
-        action="append",
-        help="the notary's verifier key, from a source that you trust; may be given again",
-    )
+    key = "the notary's verifier key, from a source that you trust; may be given again"
+    parser.add_argument("--verifier-key", metavar="KEY", required=True, action="append", help=key)
     parser.add_argument("--key-history", metavar="FILE", help="the answer of GET /v1/notary: also trust the keys that your key endorses")
     parser.add_argument("--consistent-with", metavar="FILE", help="a checkpoint, or a receipt: check that it is of the same tree")
     parser.add_argument("--tiles", metavar="DIR", help="a folder with the larger tree's tiles, in tile/, for --consistent-with")
@@ -59,7 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Verify the files. Returns 0 when everything verifies, 1 when something does not."""
     _check_usage(arguments)
-    keys = [_trusted(key) for key in arguments.verifier_key]
+    try:
+        keys = [parse_verifier_key(key) for key in arguments.verifier_key]
+    except NotVerified as rejection:
+        raise ConfigurationError(f"--verifier-key: {rejection.what}") from None
     found: dict[str, Any]
     try:
         if arguments.key_history is not None:
@@ -71,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         found = {"verified": False, "reason": rejection.reason, "detail": rejection.what}
         print(f"notary verify: {rejection}", file=sys.stderr)
     if arguments.json:
-        print(msgspec.json.encode(found).decode())
+        print(json_line(found))
     elif found["verified"]:
         print(_rendered(found))
     return EXIT_DONE if found["verified"] else EXIT_NO
@@ -83,13 +79,6 @@ def _check_usage(arguments: argparse.Namespace) -> None:
         raise ConfigurationError("standard input can be read once: give - for one file only")
     if arguments.tiles is not None and arguments.consistent_with is None:
         raise ConfigurationError("--tiles needs --consistent-with: name a checkpoint to compare with")
-
-
-def _trusted(text: str) -> VerifierKey:
-    try:
-        return parse_verifier_key(text)
-    except NotVerified as rejection:
-        raise ConfigurationError(f"--verifier-key: {rejection.what}") from None
 
 
 def _verify(arguments: argparse.Namespace, keys: list[VerifierKey]) -> tuple[list[SignedCheckpoint], dict[str, Any]]:

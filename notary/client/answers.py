@@ -4,7 +4,7 @@ The client trusts no reply because of its sender. A reply that breaks the contra
 the caller then treats its sender as unreachable. Unknown members are skipped, so that newer workers may add members.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from itertools import pairwise
 
@@ -18,20 +18,7 @@ from ordering.ids import NAME_BYTES_MAX, STATE_REF_BYTES, excerpt, format_state,
 from payload import Request
 from payload.strict_json import decode_strictly
 
-__all__ = [
-    "Answer",
-    "Conflict",
-    "NotaryDescription",
-    "StateAnswer",
-    "canonical_id",
-    "canonical_state",
-    "check_outcome",
-    "contradicting",
-    "read_decisions",
-    "read_notary",
-    "read_state",
-    "read_transaction",
-]
+__all__ = ["Answer", "Conflict", "NotaryDescription", "StateAnswer"]  # else mypy keeps the names of an import private
 
 
 def read_decisions(body: bytes, requests: Sequence[Request], *, complete: bool) -> tuple[Answer | None, ...]:
@@ -57,9 +44,10 @@ def check_outcome(answer: Answer, request: Request) -> None:
     if (answer.outcome == "committed" and not inside) or (answer.reason == "outside-time-window" and inside):
         side = "inside" if inside else "outside"
         raise Malformed(f"{answer.reason or answer.outcome} at log_time {answer.log_time}, which is {side} the request's time window")
-    asked: Iterable[bytes] = request.inputs if answer.reason == "input-conflict" else request.references
-    asked = set(asked) if answer.conflicts else ()
-    itself = sha256(request.transaction_id).hexdigest() if answer.conflicts else ""
+    if not answer.conflicts:
+        return
+    asked = set(request.inputs if answer.reason == "input-conflict" else request.references)
+    itself = sha256(request.transaction_id).hexdigest()
     for conflict in answer.conflicts:
         if parse_state(conflict.state) not in asked:
             raise Malformed(f"{conflict.state} is not among the request's {conflict.kind}s")

@@ -189,12 +189,9 @@ class AsyncClient:
             return described
 
         try:
-            notary = await self._transport.exchange("GET", "/v1/notary", read, ends)
+            return await self._transport.exchange("GET", "/v1/notary", read, ends)
         except Exhausted as problem:
             raise Unreachable("no worker returned the notary's name", problem.reasons) from None
-        if self._notary_name is None and check is not None:
-            self._notary_name = notary.name
-        return notary
 
     async def _meet(self, ends: float, *, wants_more: bool = False) -> bool:
         """Get the notary's verifier keys. Returns true if there is a new trusted key. Raises `Unproven` for an untrusted one.
@@ -212,7 +209,8 @@ class AsyncClient:
             if wants_more and not has_more:
                 raise Unproven(url, NotVerified("unknown-key", "it shows no new key"), "a verifier key")
 
-        await self._notary(ends, check)
+        notary = await self._notary(ends, check)
+        self._notary_name = self._notary_name or notary.name
         self._has_met = True
         return has_more
 

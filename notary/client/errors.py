@@ -99,9 +99,5 @@ class Contradiction(NotaryError):
         self.evidence = evidence
         self.transaction_ids: tuple[str, ...] = ()
         self.answers: tuple[Answer | None, ...] = ()
-        returned = ", ".join([f"{url} returned {_json(answer)}" for answer, url in evidence])
+        returned = ", ".join([f"{url} returned {msgspec.json.encode(answer).decode()}" for answer, url in evidence])
         super().__init__(f"{why}; keep this as evidence and report it to the operator of the notary: {returned}")
-
-
-def _json(answer: Answer) -> str:
-    return msgspec.json.encode(answer).decode()

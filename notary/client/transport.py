@@ -114,19 +114,15 @@ def http_client(tls: SSLContext | None, connect_s_max: float) -> httpx.AsyncClie
     Raises `ConfigurationError` for proxy or certificate variables in the environment that httpx cannot use.
     """
     try:
+        # By default the authorities of this machine, or of the environment. OpenSSL would ignore a file that cannot be read.
+        file, folder = os.environ.get("SSL_CERT_FILE") or None, os.environ.get("SSL_CERT_DIR") or None
         return httpx.AsyncClient(
-            # The attempt has a limit, so single reads need none.
-            timeout=httpx.Timeout(None, connect=connect_s_max),
+            timeout=httpx.Timeout(None, connect=connect_s_max),  # the attempt has a limit, so single reads need none
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
             headers={"User-Agent": f"kafka-notary/{VERSION}", "Accept-Encoding": "identity"},
-            cookies=CookieJar(
-                DefaultCookiePolicy(allowed_domains=())
-            ),  # else one worker's cookies would go to others: cookies ignore ports
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # cookies ignore ports: one worker's would go to others
             follow_redirects=False,
-            # By default the authorities of this machine, or of the environment. OpenSSL would ignore a file that cannot be read.
-            verify=create_default_context(cafile=os.environ.get("SSL_CERT_FILE") or None, capath=os.environ.get("SSL_CERT_DIR") or None)
-            if tls is None
-            else tls,
+            verify=create_default_context(cafile=file, capath=folder) if tls is None else tls,
         )
     except (OSError, ValueError, ImportError, httpx.InvalidURL) as problem:
         # All other arguments are constants, so the environment is the cause; a SOCKS proxy needs a package that may be missing.
@@ -212,31 +208,21 @@ class Transport:
                         reply = await self._attempt("GET", url, result.path, None, max(0.0, ends - clock()), result.headers)
                         _check_usable(reply)
                         result = result.read(reply)
-                except Rejected as problem:
-                    if problem.status not in _ASK_THE_OTHERS:
+                except (Rejected, Unproven) as problem:
+                    if isinstance(problem, Rejected) and problem.status not in _ASK_THE_OTHERS:
                         raise
-                    reasons[url] = _said(reply)
+                    may_be_decided |= isinstance(problem, Unproven)
+                    reasons[url] = _said(reply) if isinstance(problem, Rejected) else str(problem)
                     rejections.rejected(url, problem)
                     continue
-                except Unproven as problem:
-                    may_be_decided = True
-                    reasons[url] = str(problem)
-                    rejections.rejected(url, problem)
-                    continue
-                except _Unusable as problem:
+                except (_Unusable, Malformed) as problem:
+                    if isinstance(problem, Malformed):
+                        problem = _Unusable(f"an answer that breaks the contract: {problem}")
                     may_be_decided |= problem.may_be_decided
-                    if clock() < ends:
+                    # If the deadline cancelled this attempt, keep the reason of an earlier failure of this URL.
+                    if clock() < ends or url not in reasons:
                         reasons[url] = str(problem)
-                    else:
-                        # The deadline cancelled this attempt, so keep the reason of an earlier failure of this URL, if there is one.
-                        reasons.setdefault(url, str(problem))
                     self._route.failed(url, started, clock(), problem.retry_after_s)
-                    rejections.failed(url)
-                    continue
-                except Malformed as problem:
-                    may_be_decided = True
-                    reasons[url] = f"an answer that breaks the contract: {problem}"
-                    self._route.failed(url, started, clock(), 0.0)
                     rejections.failed(url)
                     continue
                 if result is not None:

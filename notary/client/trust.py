@@ -9,7 +9,7 @@ Trust goes forward: a key that the trusted key endorsed (docs/formats.md, Key hi
 import os
 import stat
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -86,17 +86,17 @@ class KnownNotaries:
                 others = [known for known in self._find(text, urls) if known.key != key and known.key not in instead_of]
                 if others:
                     return others[0]
-                lines = self._lines_by_url(text)
+                lines = self._lines(text)
                 rotated = [known.url for known in lines.values() if known.key in instead_of and known.name == name]
                 new = [url for url in dict.fromkeys([*urls, *rotated]) if url not in lines or lines[url].key != key]
                 if not new:
                     return lines[urls[0]]
                 # A crash during this write may leave a cut-off line, which later reads report with its number.
-                before = text if not text or text.endswith("\n") else f"{text}\n"
+                head = _HEAD if not text else "" if text.endswith("\n") else "\n"
                 added = "".join([f"{url} {key} {msgspec.json.encode(name).decode()}\n" for url in new])
                 end = os.fstat(descriptor).st_size
                 try:
-                    left = memoryview(((before[len(text) :] if text else _HEAD) + added).encode())
+                    left = memoryview((head + added).encode())
                     while left:
                         left = left[opened.write(left) :]
                     sync(opened)
@@ -112,31 +112,30 @@ class KnownNotaries:
             ) from None
         except (OSError, UnicodeDecodeError) as problem:
             raise self._unusable(problem) from None
-        return Known(new[0], key, name, (before or _HEAD).count("\n") + 1)
+        return Known(new[0], key, name, (text + head).count("\n") + 1)
 
     def _find(self, text: str, urls: Sequence[str]) -> list[Known]:
-        lines = self._lines_by_url(text)
+        lines = self._lines(text)
         found = [lines[url] for url in urls if url in lines]
         for other in found[1:]:
             if (other.key.name, other.name) != (found[0].key.name, found[0].name):
                 raise ConfigurationError(f"{self.file} has different notaries for {_places(found[0], other)}: {_OF_ONE}")
         return list({known.key: known for known in reversed(found)}.values())[::-1]
 
-    def _lines_by_url(self, text: str) -> dict[str, Known]:
+    def _lines(self, text: str) -> dict[str, Known]:
         """Returns the last line of each URL."""
-        return {known.url: known for known in self._lines(text)}
-
-    def _lines(self, text: str) -> Iterable[Known]:
+        lines: dict[str, Known] = {}
         for number, line in enumerate(text.split("\n"), 1):
             if not line.strip() or line.startswith("#"):
                 continue
             try:
                 url, key, name = line.split(" ", 2)
-                yield Known(url, parse_verifier_key(key), msgspec.json.decode(name, type=str), number)
+                lines[url] = Known(url, parse_verifier_key(key), msgspec.json.decode(name, type=str), number)
             except (ValueError, NotVerified, msgspec.DecodeError, RecursionError) as problem:
                 raise ConfigurationError(
                     f"{self.file}, line {number}, is not a URL, a verifier key and a name: {problem}. Correct it, or remove it"
                 ) from None
+        return lines
 
     def _unusable(self, problem: Exception) -> ConfigurationError:
         why = problem.strerror if isinstance(problem, OSError) else problem

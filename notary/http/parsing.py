@@ -90,11 +90,16 @@ class Parser:
         """The missing bytes of a body whose head declares its length. No call can begin in them."""
         self._url = b""
         self._headers: Headers = []
-        self._arriving: Head | None = None  # the call whose body is being parsed
-        self._offered = False  # True while the head offers another protocol
-        self._no_body_bytes = 0  # the bytes outside of bodies since the last end of a head or a call
-        self._fed_no_body_bytes = 0  # the part of them that this `feed` adds
-        self._advanced = False  # True if a head or a call ended in this `feed`
+        self._arriving: Head | None = None
+        """The call whose body is being parsed."""
+        self._offered = False
+        """True while the head offers another protocol."""
+        self._no_body_bytes = 0
+        """The bytes outside of bodies since the last end of a head or a call."""
+        self._fed_no_body_bytes = 0
+        """The part of them that the present `feed` adds."""
+        self._advanced = False
+        """True if a head or a call ended in the present `feed`."""
         self._trailers = 0
 
     def feed(self, data: bytes | memoryview) -> None:

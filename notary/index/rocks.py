@@ -196,7 +196,7 @@ def open_store(directory: Path, settings: IndexSettings, *, read_only: bool = Fa
         if any(reason in text for reason in _NOT_WRITABLE):
             # Readers need to write too: `viewing` links the files into a folder inside the index.
             raise ConfigurationError(f"the index {directory} cannot be written: {text}. {_NAME_ANOTHER}") from None
-        raise_if_out_of_resources(directory, problem)  # for LOCK too, if the file cannot be made or opened
+        raise_if_out_of_resources(directory, problem)  # for LOCK too
         # Match the file's name: the word "lock" alone is also in "block", which RocksDB uses in errors about corrupt data.
         if text.startswith("IO error") and "/LOCK: " in text:
             raise ConfigurationError(f"the index {directory} is in use by another process: stop it, or give this worker its own") from None

@@ -45,12 +45,12 @@ def killed(*_: object) -> None:
 
 async def test_two_ranges_hold_each_record_once(made: Streamed) -> None:
     """Records behind the command's head come with a later segment; a process that starts again continues where the segments end."""
-    stream = made.process()
-    assert (await stream.seal(made.command(1))).records == 3
-    assert (await stream.seal(made.command(1))).segments == 0
+    sealing = made.process()
+    assert (await sealing.seal(made.command(1))).records == 3
+    assert (await sealing.seal(made.command(1))).segments == 0
     assert made.fetch().records == 3
     assert await made.archived() == {ORDERING: [b"o0"], 0: [b"p0"], 1: [b"q0"]}
-    await stream.close()
+    await sealing.close()
     await made.append((0, b"p1"), (ORDERING, b"o2"))
     assert (await made.process().seal(made.command(3))).records == 3
     again = made.fetch()
@@ -96,10 +96,10 @@ async def test_segments_of_two_workers_may_overlap(made: Streamed) -> None:
 
 async def test_segments_that_do_not_fit_are_refused(made: Streamed, tmp_path: Path) -> None:
     """A gap, a changed file, a changed or foreign manifest add nothing to the archive."""
-    stream = made.process()
-    await stream.seal(made.command(1))
+    sealing = made.process()
+    await sealing.seal(made.command(1))
     await made.append((0, b"p1"))
-    await stream.seal(made.command(2))
+    await sealing.seal(made.command(2))
     with pytest.raises(ConfigurationError, match=r"archived up to offset 0, and the next segment, .* begins at 1"):
         made.fetch(made.found()[1:])
     assert not [*(tmp_path / "archive").rglob("*.parquet")]
@@ -168,14 +168,14 @@ async def test_a_backlog_is_sealed_in_pieces(tmp_path: Path, monkeypatch: pytest
 
 
 async def test_a_clock_that_was_set_back_replaces_no_segment(made: Streamed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only their times tell the names of segments with contents alone apart: two of one millisecond, also of two processes, both stay."""
+    """The names of segments with contents alone differ only by their times: two of one millisecond, also of two processes, both stay."""
     monkeypatch.setattr(made, "now_ms", lambda: 1_000)
     for value in (b"p1", b"p2"):
-        stream = made.process()
+        sealing = made.process()
         for more in (b"", b" again"):
             await made.append((0, value + more))
-            assert (await stream.seal(made.command(0))).segments == 1
-    assert (await stream.seal(made.command(2))).records == 2
+            assert (await sealing.seal(made.command(0))).segments == 1
+    assert (await sealing.seal(made.command(2))).records == 2
     assert len(made.found()) == 5
     assert made.fetch().records == 8
 
@@ -347,11 +347,11 @@ async def test_a_contained_segment_of_another_history_is_refused(made: Streamed,
 
 async def test_an_overlap_behind_another_segment_is_compared(made: Streamed) -> None:
     """A segment is compared with all that it overlaps, not only with the one added last before it."""
-    stream = made.process("w1")
-    await stream.seal(made.command(1))
+    sealing = made.process("w1")
+    await sealing.seal(made.command(1))
     for value in (b"p1", b"p2"):
         await made.append((0, value))
-        await stream.seal(made.command(1))
+        await sealing.seal(made.command(1))
     made.replace(0, 0, b"another", b"p1", b"p2", b"p3")
     with made.hidden():
         await made.process("w2").seal(made.command(1))
@@ -380,11 +380,11 @@ async def test_a_former_key_replaces_no_records(made: Streamed, tmp_path: Path) 
     """A thief of a former key adds a segment of other records at the same offsets: it is refused, and nothing is archived."""
     former = Ed25519PrivateKey.generate()
     keys = [VerifierKey(ORIGIN, former.public_key().public_bytes_raw()), *made.trusted]
-    stream = made.process()
+    sealing = made.process()
     made.clock_ms = 5_000
-    await stream.seal(made.command(1))
+    await sealing.seal(made.command(1))
     await made.append((0, b"p1"))
-    await stream.seal(made.command(2))
+    await sealing.seal(made.command(2))
     thief = Streamed(tmp_path, key=former)
     await thief.append(*[(partition, b"junk") for partition in (ORDERING, ORDERING, 0, 0, 1)])
     with made.hidden():
@@ -460,9 +460,9 @@ async def test_another_history_stops_the_next_process(made: Streamed) -> None:
     """A process that starts again after the error does not seal on over two histories either."""
     ahead = await mixed(made)
     await made.append((0, b"p3"), (ORDERING, b"o2"))
-    for stream in (ahead, made.process("w2"), made.process("w3")):
+    for sealing in (ahead, made.process("w2"), made.process("w3")):
         with pytest.raises(ConfigurationError, match="does not hold a record that a segment has: record 1 of payload partition 0"):
-            await stream.seal(made.command(3, look=True))
+            await sealing.seal(made.command(3, look=True))
 
 
 async def test_segments_that_end_differently_stop_a_new_process(made: Streamed) -> None:
@@ -527,14 +527,14 @@ async def test_the_writer_rarely_lists_the_store(made: Streamed, monkeypatch: py
     listed: list[str] = []
     sizes = made.store.sizes
     monkeypatch.setattr(made.store, "sizes", lambda folder: listed.append(folder) or sizes(folder))
-    stream = made.process()
+    sealing = made.process()
     counts = []
     for _ in range(COMMANDS_PER_CHECK + 1):
-        await stream.seal(made.command(1))
+        await sealing.seal(made.command(1))
         counts.append(len(listed))
     assert counts == [1] * COMMANDS_PER_CHECK + [2]
     for _ in range(3):
-        await stream.seal(made.command(1, look=True))
+        await sealing.seal(made.command(1, look=True))
     assert len(listed) == 5
 
 
@@ -544,9 +544,9 @@ async def test_no_command_reads_manifests_for_ever(made: Streamed, monkeypatch: 
     Those that do not open are read once too, and reported when all are read.
     """
     await made.append((0, b"p1"), (1, b"q1"), (ORDERING, b"o2"))
-    stream = made.process("w1")
+    sealing = made.process("w1")
     for head in (0, 1, 2):
-        assert (await stream.seal(made.command(head))).segments == 1
+        assert (await sealing.seal(made.command(head))).segments == 1
     for name in ("a", "z"):
         (made.folder / "segments" / MANIFESTS / f"{name}.note").write_bytes(b"")
     read: list[str] = []
@@ -571,13 +571,13 @@ async def test_foreign_files_do_not_stop_the_writer(made: Streamed, tmp_path: Pa
     (manifests / ".DS_Store").write_bytes(b"")
     note = next(each for each in manifests.iterdir() if each.suffix == ".note")
     (manifests / "a copy.note").write_text(note.read_text())
-    stream = made.process("w2")
-    sealed = await stream.seal(made.command(2))
+    sealing = made.process("w2")
+    sealed = await sealing.seal(made.command(2))
     assert (sealed.segments, sealed.records) == (1, 1)
     assert sealed.skipped.startswith("2 files among the segments' manifests were skipped; the first: the manifest .DS_Store: ")
-    assert (await stream.seal(made.command(2, look=True))).skipped == ""
+    assert (await sealing.seal(made.command(2, look=True))).skipped == ""
     (manifests / ("x" * 255)).write_bytes(b"y" * 1000)
-    assert (await stream.seal(made.command(2, look=True))).skipped.startswith("1 files")
+    assert (await sealing.seal(made.command(2, look=True))).skipped.startswith("1 files")
     with pytest.raises(NotVerified, match=r"the manifest \.DS_Store: "):
         made.fetch()
 
@@ -684,7 +684,7 @@ async def test_the_later_of_two_fetches_reports_the_earlier(made: Streamed, tmp_
 async def test_comparing_does_not_grow_with_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`fetch` reads no more of an archive with many ranges than of one with two, if it has nothing to add."""
     made = Streamed(tmp_path)
-    stream = made.process()
+    sealing = made.process()
     read: list[str] = []
     original: Any = ArchivedLog._read
 
@@ -696,7 +696,7 @@ async def test_comparing_does_not_grow_with_the_archive(tmp_path: Path, monkeypa
     counts = []
     for number in range(12):
         await made.append((0, b"p"), (ORDERING, b"o%d" % number), *[(1, b"q")] * (number < 2))
-        await stream.seal(made.command(number + 1))
+        await sealing.seal(made.command(number + 1))
         if number % 2:
             assert made.fetch().range == number // 2 + 1
             read.clear()
@@ -707,11 +707,11 @@ async def test_comparing_does_not_grow_with_the_archive(tmp_path: Path, monkeypa
 
 async def test_an_old_part_of_another_history_is_found_by_prune(made: Streamed) -> None:
     """A segment of another history inside an earlier range adds nothing; `prune` compares it, and removes nothing."""
-    stream = made.process("w1")
-    await stream.seal(made.command(1))
+    sealing = made.process("w1")
+    await sealing.seal(made.command(1))
     made.fetch()
     await made.append((0, b"p1"), (1, b"q1"))
-    await stream.seal(made.command(2))
+    await sealing.seal(made.command(2))
     made.fetch()
     first = made.log._records[0][0]
     made.replace(0, 0, b"another")
@@ -725,10 +725,10 @@ async def test_an_old_part_of_another_history_is_found_by_prune(made: Streamed) 
 
 async def test_after_a_prune_the_next_process_seals_only_what_is_new(made: Streamed) -> None:
     """`prune` after a quiet day leaves the segments that end last, so a new process neither seals the log again nor misses a lost end."""
-    stream = made.process()
-    assert (await stream.seal(made.command(1))).records == 3
-    assert (await stream.seal(made.command(2))).records == 1
-    await stream.close()
+    sealing = made.process()
+    assert (await sealing.seal(made.command(1))).records == 3
+    assert (await sealing.seal(made.command(2))).records == 1
+    await sealing.close()
     made.fetch()
     made.prune()
     assert (await made.process().seal(made.command(2))).records == 0

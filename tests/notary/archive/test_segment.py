@@ -41,9 +41,9 @@ async def test_manifests_are_read_beside_each_other(tmp_path: Path) -> None:
     """Each takes some round trips to a bucket, and a day has 17,000 of them: `find` waits for several at a time."""
     made = Streamed(tmp_path)
     await made.append(*FIRST)
-    stream = made.process()
+    sealing = made.process()
     for head in (1, 2):
-        await stream.seal(made.command(head))
+        await sealing.seal(made.command(head))
     both, chunks = threading.Barrier(2, timeout=30), made.store.chunks
 
     def slow(folder: str, name: str) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ import pytest
 
 from loadtest.bench.figures.stages import workers_full_at
 from loadtest.bench.report import ResultLine
-from notary.cli.size import Load, size_of
+from notary.cli.size import FILTER_BYTES, IN_ORDER_US, PARALLEL_US, ROCKSDB_US, Load, Size, size_of
 from notary.index import IndexSettings
 from ordering.errors import ConfigurationError
 from tests.notary.cli.command import Command
@@ -27,6 +27,11 @@ def _load(case: str, tps: float = 10_000) -> Load:
     return Load(tps, inputs, per_submission)
 
 
+def _size(tps: float, inputs: int, per_submission: int) -> Size:
+    """Returns the size for a load that never pauses."""
+    return size_of(Load(tps, inputs, per_submission), tps)
+
+
 def _number(cell: str) -> float:
     return float(cell.replace(",", ""))
 
@@ -41,8 +46,8 @@ def test_cores_of_a_worker_are_those_of_the_table() -> None:
     """CPU of parallel work and of work in order, for 10,000 requests a second, match within a tenth and a twentieth of a core."""
     for case, _, parallel, in_order, *_ in _rows("cores")[2:]:
         load = _load(case)
-        assert load.parallel_us * 0.01 == pytest.approx(float(parallel), rel=0.1, abs=0.05)
-        assert load.in_order_us * 0.01 == pytest.approx(float(in_order), rel=0.1, abs=0.05)
+        assert load.cost(PARALLEL_US) * 0.01 == pytest.approx(float(parallel), rel=0.1, abs=0.05)
+        assert load.cost(IN_ORDER_US) * 0.01 == pytest.approx(float(in_order), rel=0.1, abs=0.05)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 8])
@@ -61,37 +66,37 @@ def test_threads_of_rocksdb_need_cores_of_their_own() -> None:
     assert with_a_flush is not None
     for case, us in seen.items():
         load = _load(case)
-        assert load.rocksdb_us >= 0.9 * us
-        assert load.worker_us(2) == load.main_thread_us(2) + load.rocksdb_us
+        assert load.cost(ROCKSDB_US) >= 0.9 * us
+        assert load.worker_us(2) == load.main_thread_us(2) + load.cost(ROCKSDB_US)
         if load.inputs == 4:
-            assert load.rocksdb_us == pytest.approx(float(with_a_flush[1]), rel=0.15)
+            assert load.cost(ROCKSDB_US) == pytest.approx(float(with_a_flush[1]), rel=0.15)
 
 
 def test_more_of_anything_takes_more() -> None:
     """A larger load never needs less of anything; a larger submission never more."""
-    small, large = size_of(Load(1_000, 4, 1)), size_of(Load(6_000, 4, 1))
+    small, large = _size(1_000, 4, 1), _size(6_000, 4, 1)
     assert large.workers > small.workers == 3
     assert large.cores > small.cores
     assert large.log_gib_a_year == pytest.approx(6 * small.log_gib_a_year, rel=0.01)
-    assert size_of(Load(6_000, 4, 100)).workers < large.workers
-    assert size_of(Load(1_000, 8, 1)).index_gib_a_year > small.index_gib_a_year
+    assert _size(6_000, 4, 100).workers < large.workers
+    assert _size(1_000, 8, 1).index_gib_a_year > small.index_gib_a_year
 
 
 def test_bloom_filters_have_the_bits_of_the_index() -> None:
     """A request of three inputs has four keys in filters."""
-    assert Load(1, 3, 1).filter_bytes == 4 * IndexSettings().bloom_bits_per_key / 8
+    assert Load(1, 3, 1).cost(FILTER_BYTES) == 4 * IndexSettings().bloom_bits_per_key / 8
 
 
 def test_a_centre_may_be_gone() -> None:
     """The workers of two centres carry the load."""
     for tps in (1_000, 5_000, 6_000):
-        assert size_of(Load(tps, 4, 1)).left_full_at_tps > tps
+        assert _size(tps, 4, 1).left_full_at_tps > tps
 
 
 def test_more_than_any_number_of_workers_can() -> None:
     """Every worker decides everything, so there is a maximum rate, which the error names."""
     with pytest.raises(ConfigurationError, match="more than any number of workers can decide"):
-        size_of(Load(100_000, 4, 1))
+        _size(100_000, 4, 1)
 
 
 def test_the_command_prints_lines_or_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,7 +104,7 @@ def test_the_command_prints_lines_or_json(capsys: pytest.CaptureFixture[str]) ->
     size = Command(capsys, "size")
     assert "three centres" in size.run("--tps", 10_000, "--inputs", 4, "--per-submission", 10)
     found = size.json("--tps", 1_000, "--mean-tps", 100)
-    assert found["log_gib_a_year"] == pytest.approx(size_of(Load(100, 4, 1)).log_gib_a_year, rel=0.01)
+    assert found["log_gib_a_year"] == pytest.approx(_size(100, 4, 1).log_gib_a_year, rel=0.01)
 
 
 @pytest.mark.parametrize("flags", ["--tps 0", "--tps nan", "--tps 10 --inputs 0", "--tps 10 --per-submission 1001", "--tps 1 --mean-tps 2"])

@@ -14,8 +14,8 @@ from notary.snapshots.manifest import Manifest, SnapshotFile
 from notary.snapshots.store import FILES, MANIFESTS, Folder, Remote
 from notary.snapshots.take import FoundSnapshot, damaged_files, prune, restore_newest
 from ordering.errors import ConfigurationError, Fatal
-from tests.open_files import errors_with_few_open_files
 from tests.notary.snapshots.fixture import SnapshotFixture
+from tests.open_files import errors_with_few_open_files
 
 pytestmark = pytest.mark.seconds
 
