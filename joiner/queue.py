@@ -17,6 +17,7 @@ from joiner.rate import Pace, Rate
 from joiner.settings import QueueLimits
 from joiner.share import TICKETS_PART, Limiters, Share
 from ordering.errors import Overloaded
+from ordering.ids import TransactionId
 from payload import Request, Submission, encode_batch
 
 Decision = TypeVar("Decision")
@@ -50,9 +51,10 @@ class AdmittedSubmission(Submission, frozen=True, gc=False):
 class Pending(Generic[Decision]):
     """A submission from its admission to its answer."""
 
-    __slots__ = ("attempts", "cost", "encoded", "party", "requests", "waiters")
+    __slots__ = ("attempts", "cost", "encoded", "key", "party", "requests", "waiters")
 
     def __init__(self, submission: AdmittedSubmission) -> None:
+        self.key = _key(submission)
         self.encoded = submission.encoded
         self.requests = submission.requests
         self.party = submission.party
@@ -60,6 +62,10 @@ class Pending(Generic[Decision]):
         self.waiters: list[Waiter[Decision]] = []
         """Called in the step that decides it; they must not raise or call the queue."""
         self.attempts = 0
+
+
+_Key: TypeAlias = tuple[str, tuple[TransactionId, ...]]
+"""A submission's party and transaction ids. Anyone may write the states of a request in another order: the ids are the same."""
 
 
 class Batch(Generic[Decision]):
@@ -87,7 +93,7 @@ class SubmissionQueue(Generic[Decision]):
         self._turns: deque[Share[Pending[Decision]]] = deque()  # the shares with submissions that wait
         self._weights = 0  # of all shares
         self._queued = 0
-        self._pending: dict[bytes, Pending[Decision]] = {}
+        self._pending: dict[_Key, Pending[Decision]] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self.weight_of: Callable[[str], int] = lambda party: 1
@@ -111,8 +117,8 @@ class SubmissionQueue(Generic[Decision]):
         return self._queued
 
     def __contains__(self, submission: Submission) -> bool:
-        """Returns True if the same bytes are pending: `put` would return the pending submission."""
-        return submission.encoded in self._pending
+        """Returns True if the same requests of its party are pending: `put` would return the pending submission."""
+        return _key(submission) in self._pending
 
     @property
     def is_busy(self) -> bool:
@@ -181,11 +187,12 @@ class SubmissionQueue(Generic[Decision]):
     def put(self, submission: AdmittedSubmission) -> Pending[Decision]:
         """Admit a submission that `rejection` does not reject. The `waiters` of the result get its decisions.
 
-        If the same bytes are pending, this returns the pending submission: retries of slow submissions must not make them slower.
+        If the same requests of its party are pending, this returns the pending submission: retries of slow submissions must not make
+        them slower.
         """
-        if (same := self._pending.get(submission.encoded)) is not None:
-            return same
         pending: Pending[Decision] = Pending(submission)
+        if (same := self._pending.get(pending.key)) is not None:
+            return same
         requests, size = len(pending.requests), len(pending.encoded)
         if not self.pending_requests:
             self.rate.begin(asyncio.get_running_loop().time())
@@ -202,7 +209,7 @@ class SubmissionQueue(Generic[Decision]):
         share.waiting.append(pending)
         share.pending_requests += requests
         share.pending_bytes += size
-        self._pending[pending.encoded] = pending
+        self._pending[pending.key] = pending
         self._queued += 1
         self.queued_requests += requests
         self.queued_bytes += size
@@ -271,7 +278,7 @@ class SubmissionQueue(Generic[Decision]):
     def _finish(self, pending: Pending[Decision], decisions: Sequence[Decision] | None) -> None:
         """Remove a submission, and pass its decisions to its waiters; None if the worker gives it up."""
         requests, size, share = len(pending.requests), len(pending.encoded), self._shares[pending.party]
-        del self._pending[pending.encoded]
+        del self._pending[pending.key]
         self.pending_requests -= requests
         self.pending_bytes -= size
         share.pending_requests -= requests
@@ -307,3 +314,7 @@ class SubmissionQueue(Generic[Decision]):
             return requests_max
         # Admit at least one batch: if the rate was low for another reason, it can then show that it has recovered.
         return min(requests_max, max(limits.batch_requests_max, int(self.rate.per_s * limits.pending_s_max)))
+
+
+def _key(submission: Submission) -> _Key:
+    return submission.party, tuple([request.transaction_id for request in submission.requests])

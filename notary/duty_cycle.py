@@ -43,6 +43,10 @@ class DutyCycle:
             pause_s = self._pause_until_s - self._clock_s()
             self._timer = loop.call_later(pause_s, self._go_on) if pause_s > 0 else loop.call_soon(self._go_on)
 
+    def charge(self, seconds: float) -> None:
+        """Count work that this active slice causes in later turns: the pause after it is longer."""
+        self._began_s -= seconds
+
     def _go_on(self) -> None:
         """Begin an active slice, and schedule the waiting work in the next turn of the loop."""
         self._timer = None

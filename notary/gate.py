@@ -122,7 +122,7 @@ class Capacity(Protocol):
         ...
 
     def __contains__(self, submission: Submission) -> bool:
-        """Returns True if a submission with exactly these bytes is in the queue."""
+        """Returns True if a submission of the same party with the same requests is in the queue. Its signature may be another one."""
         ...
 
     def is_calm(self, requests: int, size_bytes: int) -> bool:
@@ -506,12 +506,11 @@ class Gate:
         self._asked.charge(party.encode(), size_bytes)
 
     def _admit_decoded(self, submission: Submission, verify: Verify, ticket: bytes) -> AdmittedSubmission:
-        if self._capacity is not None and submission in self._capacity:
-            return AdmittedSubmission.of(submission)  # the same bytes are in the queue: their signature was verified, and the quota charged
         message = signed_message(self._notary_name, submission.party, [request.transaction_id for request in submission.requests])
         if not verify(submission.signature, message):
             raise BadSignature(_BAD_SIGNATURE)
-        self._check_verified(submission, ticket)
+        if self._capacity is None or submission not in self._capacity:  # its party has paid for one that is in the queue
+            self._check_verified(submission, ticket)
         return AdmittedSubmission.of(submission)
 
     def _rejection(self, requests: int, size_bytes: int, party: str | None, ticket: bytes, *, reserve: bool = False) -> Overloaded | None:

@@ -99,9 +99,9 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._state = ConnectionState.HEAD
         self._deadline_s = inf
-        self._transport: asyncio.Transport  # `connection_made` sets both
+        self._transport: asyncio.Transport  # `connection_made` sets the three
         self._writer: ResponseWriter
-        self._parser = Parser(self)
+        self._parser: Parser
         self._take = host.application.take
         # The call that the application has, and the calls and bytes that came after it.
         self._current: Head | None = None
@@ -135,6 +135,7 @@ class Connection(asyncio.Protocol):
         self.is_made = True
         self._transport.set_write_buffer_limits(PIECE_BYTES)
         self._writer = ResponseWriter(self._transport)
+        self._parser = Parser(self)
         self._deadline_s = self._loop.time() + self._host.settings.head_s
         if self._made():
             self._host.opened(self)
@@ -143,8 +144,9 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The transport is closed."""
+        """The transport is closed. No cycle of references stays, so this object is freed without the garbage collector."""
         self._go(Event.LOST)
+        self._parser.close()
         self._host.closed(self)
 
     def data_received(self, data: bytes) -> None:
@@ -540,6 +542,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed(data)
         except Malformed as problem:
+            problem.__traceback__ = problem.__context__ = None  # its frames have the error and this object
             if self._state < ConnectionState.CLOSING:
                 self._break(problem)
             return

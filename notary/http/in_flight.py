@@ -67,7 +67,7 @@ class InFlight:
         self._decisions: Sequence[Decision] | None = None
         self._pending: Pending[Decision] | None = None
         self._counts = False
-        """True if `AnswerBacklog` counts the answer: only for the first call with this submission. Later copies use no capacity."""
+        """True for one of the calls that wait for a decided submission: `AnswerBacklog` counts its answer. Copies use no capacity."""
         self._timer: asyncio.TimerHandle | None = None
         self._tracing: AbstractContextManager[None] | None = None
 
@@ -133,14 +133,13 @@ class InFlight:
             return
         self._call.when_gone = self.end  # this frees the head of the call; the submission stays in the queue
         self._pending = pending
-        self._counts = not pending.waiters
         pending.waiters.append(self._decided)
         self._timer = asyncio.get_running_loop().call_later(wait_s, self.end)
 
     def _decided(self, decisions: Sequence[Decision] | None) -> None:
         """End the wait with the decisions of the log; with None if the worker has ended."""
-        self._decisions = decisions
-        self._pending = None
+        pending, self._pending, self._decisions = self._pending, None, decisions
+        self._counts = pending is not None and pending.waiters[0] == self._decided
         if self._counts:
             self._app.unanswered.enter()
         self.end()
@@ -152,7 +151,6 @@ class InFlight:
         if self._pending is not None:
             self._pending.waiters.remove(self._decided)
             self._pending = None
-            self._counts = False
         self._call.when_gone = None
         self._app.waiting.discard(self)
         self._app.turns.do(self._finish(), party=self._submission.party, counts=self._counts)

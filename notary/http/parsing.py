@@ -133,6 +133,11 @@ class Parser:
         if self._no_body_bytes > HEAD_BYTES_MAX:
             raise _head_too_large()
 
+    def close(self) -> None:
+        """Release the receiver, and httptools' parser, which has this object. Nothing may be fed after that."""
+        self._arriving = None
+        del self._receiver, self._parser
+
     # ---- called by httptools ----
 
     def on_message_begin(self) -> None:

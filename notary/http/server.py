@@ -39,6 +39,8 @@ _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 BACKLOG = 2048
 CONNECT_S = 0.0001
 """The time that the event loop takes to make a connection of an accepted socket."""
+HANDSHAKE_S = 0.0005
+"""The same with TLS. The handshake takes place in later turns, so its time also counts in the active slice that begins it."""
 BUSY_S = 1.0
 """The time that `bind` waits for a busy port. A worker may restart at once after a kill, before its old acceptor processes have ended."""
 
@@ -315,7 +317,11 @@ class _AcceptedSocket:
     def start(self, waited_s: float = 0.0) -> None:
         """Make the connection."""
         if not self._is_over:
-            self._server.lines.charge(CONNECT_S)
+            if self._certificates is None:
+                self._server.lines.charge(CONNECT_S)
+            else:
+                self._server.lines.charge(HANDSHAKE_S)
+                self._server.duty.charge(HANDSHAKE_S)
             self._task = asyncio.get_running_loop().create_task(self._make())
 
     def give_up(self) -> None:
@@ -352,6 +358,7 @@ class _AcceptedSocket:
                 certificates.handshake_failed(problem)
         finally:
             self._end()
+            self._connection = None  # which has this object
 
     def _end(self) -> None:
         if self._is_over:

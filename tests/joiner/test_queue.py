@@ -5,6 +5,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,7 +30,8 @@ class Senders:
     def make(self, party: str, requests: int) -> AdmittedSubmission:
         """Returns the next one; its bytes are few, so that requests decide."""
         self.made += 1
-        return AdmittedSubmission(party, b"", (REQUEST,) * requests, self.made.to_bytes(8))
+        first = msgspec.structs.replace(REQUEST, transaction_id=self.made.to_bytes(32))
+        return AdmittedSubmission(party, b"", (first, *(REQUEST,) * (requests - 1)), self.made.to_bytes(8))
 
 
 def number(encoded: bytes) -> int:
@@ -138,10 +140,10 @@ def test_each_gets_its_weighted_share_while_it_waits(parties: Sequence[tuple[int
 
 async def test_bytes_count_as_well() -> None:
     """A party whose requests are large gets as many KiB as another one gets requests."""
-    queue = queue_of(batch_requests_max=800, batch_bytes_max=1 << 30)
+    queue, senders = queue_of(batch_requests_max=800, batch_bytes_max=1 << 30), Senders()
     for at in range(700):
-        queue.put(AdmittedSubmission("large", b"", (REQUEST,), at.to_bytes(4 << 10)))
-        queue.put(AdmittedSubmission("small", b"", (REQUEST,), at.to_bytes(8)))
+        queue.put(msgspec.structs.replace(senders.make("large", 1), encoded=at.to_bytes(4 << 10)))
+        queue.put(senders.make("small", 1))
     had: Counter[str] = Counter(pending.party for pending in queue.take_batch().submissions)
     assert had == {"large": 160, "small": 640}
 

@@ -88,7 +88,8 @@ class Disk:
         return all(("sync", str(Path(self._steps[at][1]).parent)) in self._steps[at:] for at in named)
 
     def after_power_losses(self) -> Iterator[dict[str, bytes]]:
-        """Yields every content that the disk may have after a power loss."""
+        """Yields every content that the disk may have after a power loss, once."""
+        seen = set()
         for cut in range(len(self._steps) + 1):
             contents = list(self._before.values())  # the content of each file that ever existed, by its number
             synced: dict[str, int | None] = {name: number for number, name in enumerate(self._before)}
@@ -120,4 +121,7 @@ class Disk:
                 names = dict(synced)
                 for change in itertools.compress(pending, kept):
                     names.update(change)
-                yield {name: contents[number] for name, number in names.items() if number is not None}
+                content = {name: contents[number] for name, number in names.items() if number is not None}
+                if (key := frozenset(content.items())) not in seen:
+                    seen.add(key)
+                    yield content

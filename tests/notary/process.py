@@ -13,7 +13,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -138,6 +139,12 @@ class NotaryProcess:
             printed = "".join([line for line in printed.splitlines(keepends=True) if "unclosed resource <TCPTransport" not in line])
         for word in (*COMPLAINTS, *never):
             assert word not in printed, f"{word!r} on stderr:\n{printed[-8000:]}"
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait until the condition holds; only the test's time limit bounds it."""
+    while not holds():
+        time.sleep(0.02)
 
 
 def is_running(pid: int) -> bool:

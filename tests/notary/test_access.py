@@ -21,11 +21,10 @@ from ordering.embedded import EmbeddedLog
 from ordering.errors import ConfigurationError, NotaryError
 from ordering.settings import LogSettings
 from tests.notary.certificates import Authority
+from tests.rights import needs_root
 
 NOBODY = 65534
 POD_GROUP = 23456
-
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="another user can be played by root only")
 
 
 @pytest.fixture

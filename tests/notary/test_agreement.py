@@ -129,7 +129,7 @@ def test_checkpoints_far_ahead_are_bounded() -> None:
 
 
 def test_no_later_checkpoint_ends_a_quarantine() -> None:
-    """No later checkpoint ends a quarantine."""
+    """Not even later votes of other workers for its own root."""
     agreement = read(WRONG, seen("a", RIGHT), seen("b", RIGHT))
     assert agreement.quarantined
     assert (
@@ -227,15 +227,10 @@ def test_a_late_copy_opens_nothing_after_another_size_was_compared() -> None:
     assert not again.in_disagreement
 
 
-def test_an_older_incarnation_of_who_was_outvoted_opens_nothing() -> None:
-    """Copies of checkpoints of an earlier incarnation of the outvoted worker open no disagreement."""
-    assert not _settled(seen("a", RIGHT, 12), seen("c", OTHER, 4, incarnation=1)).in_disagreement
-
-
-def test_a_new_incarnation_of_who_was_outvoted_is_heard() -> None:
-    """A worker that was outvoted and has replayed the log votes again; a new difference then opens a disagreement."""
-    assert _settled(seen("a", RIGHT, 12), seen("c", WRONG, 14, incarnation=200)).in_disagreement
-    assert not _settled(seen("a", RIGHT, 12), seen("c", RIGHT, 14, incarnation=200)).in_disagreement
+@pytest.mark.parametrize(("root", "size", "incarnation", "opens"), [(OTHER, 4, 1, False), (WRONG, 14, 200, True), (RIGHT, 14, 200, False)])
+def test_a_new_incarnation_of_who_was_outvoted_is_heard(root: bytes, size: int, incarnation: int, opens: bool) -> None:
+    """A worker that was outvoted and has replayed the log votes again; copies of checkpoints of an earlier incarnation open nothing."""
+    assert _settled(seen("a", RIGHT, 12), seen("c", root, size, incarnation=incarnation)).in_disagreement is opens
 
 
 def test_an_earlier_difference_of_who_was_outvoted_is_answered() -> None:

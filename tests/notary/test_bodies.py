@@ -158,21 +158,6 @@ def test_rounds_that_are_skipped_change_no_order(sizes: list[tuple[str, int]], d
     assert orders[0] == orders[1]
 
 
-def test_a_charge_forgives_no_debt(gate: Gate) -> None:
-    """A lane that is further behind than a charge may bring it, because its last body was large, stays so far behind."""
-    lanes, large = Lanes(lambda party: 1), SUBMISSION_BYTES_MAX
-    taken_bytes = {b"O=Large": 0, b"O=Other": 0}
-    let_wait(lanes, gate, 4 * large // 100_000, 100_000, "O=Other")
-    lanes.add(body_of(gate, "O=Large", large), 0.0)
-    while taken_bytes[b"O=Other"] < 3 * large:
-        body = lanes.take(of_party=True)
-        taken_bytes[body.party] += body.size
-        if body.party == b"O=Large":
-            lanes.add(body_of(gate, "O=Large", large), 0.0)
-            lanes.charge(b"O=Large", 1)
-    assert taken_bytes[b"O=Large"] <= 4 * large
-
-
 def test_nobody_pays_while_nobody_waits(gate: Gate) -> None:
     """A charge has no effect on a party without bodies, and none remains once all bodies have been taken, or rejected."""
     lanes = Lanes(lambda party: 1)
@@ -210,19 +195,25 @@ def test_the_wait_of_an_address_is_that_of_its_share(gate: Gate) -> None:
     assert ahead_bytes / 2 <= taken_bytes <= 2 * ahead_bytes
 
 
-def test_one_large_body_after_another_gets_no_more_than_its_share(gate: Gate) -> None:
-    """A party whose next large body comes when its last one was taken is not ahead of the others by more than one body and a turn."""
-    lanes, large = Lanes(lambda party: 1), 20 * TURN_BYTES
-    let_wait(lanes, gate, 200, TURN_BYTES, "O=Small")
+@pytest.mark.parametrize(("large", "charged"), [(20 * TURN_BYTES, 0), (SUBMISSION_BYTES_MAX, 1)], ids=["", "charged"])
+def test_one_large_body_after_another_gets_no_more_than_its_share(gate: Gate, large: int, charged: int) -> None:
+    """A party whose next large body comes when its last one was taken is not ahead of the others by more than one body and a turn.
+
+    A lane that is further behind than a charge may bring it stays so far behind: a charge forgives no debt.
+    """
+    lanes, small = Lanes(lambda party: 1), large // 20
+    let_wait(lanes, gate, 200, small, "O=Small")
     lanes.add(body_of(gate, "O=Large", large), 0.0)
     taken_bytes = {b"O=Small": 0, b"O=Large": 0}
-    while taken_bytes[b"O=Small"] < 200 * TURN_BYTES:
+    while taken_bytes[b"O=Small"] < 200 * small:
         body = lanes.take(of_party=True)
         taken_bytes[body.party] += body.size
         assert taken_bytes[b"O=Large"] <= taken_bytes[b"O=Small"] + large + TURN_BYTES
         if body.party == b"O=Large":
             lanes.add(body_of(gate, "O=Large", large), 0.0)
-    assert taken_bytes[b"O=Large"] >= 180 * TURN_BYTES, "it gets its share"
+            if charged:
+                lanes.charge(b"O=Large", charged)
+    assert taken_bytes[b"O=Large"] >= 180 * small, "it gets its share"
 
 
 def test_addresses_together_have_the_share_of_one_party(gate: Gate) -> None:

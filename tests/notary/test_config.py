@@ -138,12 +138,10 @@ def test_a_number_out_of_range(tmp_path: Path, text: str, said: str) -> None:
 
 def test_the_error_for_an_invalid_choice_lists_the_choices(tmp_path: Path) -> None:
     """The error names the file or variable, the value, and what may stand there."""
-    file = tmp_path / "notary.toml"
-    file.write_text('name = "n"\norigin = "o"\n[http]\nreads = "all"\n')
     with pytest.raises(ConfigurationError, match=r"notary.toml: http.reads: invalid enum value 'all': give one of open, parties"):
-        load(file, {}, {})
+        loaded(tmp_path, '[http]\nreads = "all"\n')
     with pytest.raises(ConfigurationError, match=r"NOTARY_HTTP_READS\): invalid enum value 'party': give one of open, parties"):
-        load(file, {}, {"NOTARY_HTTP_READS": "party"})
+        loaded(tmp_path, "", None, {"NOTARY_HTTP_READS": "party"})
 
 
 @pytest.mark.parametrize(("text", "key"), WRONG.values(), ids=WRONG)
@@ -206,7 +204,7 @@ def test_a_variable_that_is_no_setting_is_an_error(tmp_path: Path, variable: str
 
 
 def test_no_setting_has_a_name_that_a_service_could_make() -> None:
-    """No setting has a name that a Service could set."""
+    """Else Kubernetes would set it in each pod of a namespace with such a Service."""
     made = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_|$)|_PORT$|_PORT_[0-9]")
     assert [setting.variable for setting in SETTINGS.values() if made.search(setting.variable)] == []
 

@@ -109,7 +109,7 @@ def test_every_number_has_a_range() -> None:
 
 
 def test_every_default_is_in_range() -> None:
-    """The default of every number is in its range."""
+    """So a range that is narrowed later takes the default with it."""
     for setting in SETTINGS.values():
         if setting.range is not None:
             assert setting.range.ge <= setting.default <= setting.range.le, setting.name

@@ -74,7 +74,7 @@ def test_a_receipt_is_the_last_member(number: int, outcome: Outcome, conflicts: 
 @pytest.mark.parametrize("conflicts", [(), MANY])
 @pytest.mark.parametrize("outcome", Outcome)
 def test_a_row_is_decoded_as_encoded(outcome: Outcome, conflicts: tuple[Conflict, ...]) -> None:
-    """Decoding a row returns the decision that was encoded."""
+    """Also at the last position and the first log time."""
     decision = Decision(2**64 - 1, ID, outcome, -(2**63), conflicts)
     assert from_row(ID, to_row(decision)) == decision
     assert len(to_row(decision)) == 17 + 69 * len(conflicts)

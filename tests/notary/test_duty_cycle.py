@@ -2,21 +2,22 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 
 import pytest
 
 from notary.duty_cycle import PAUSE_S_MAX, DutyCycle
+from tests.clients.load import until
 from tests.notary.test_gate import Clock
 
 
 class Watched:
-    """A duty cycle on a clock that is set, and what was called in it."""
+    """A duty cycle on a clock that is set."""
 
     def __init__(self) -> None:
         self.clock = Clock()
         self.busy = True
         self.duty = DutyCycle(self.clock, lambda: self.busy)
-        self.called: list[str] = []
 
     async def slice_of(self, seconds: float) -> None:
         """Begin an active slice, and return after it."""
@@ -42,6 +43,17 @@ async def test_a_rest_is_twice_as_long_as_the_turn_before(watched: Watched) -> N
     assert watched.duty.is_active()
 
 
+async def test_work_that_a_slice_causes_later_makes_the_rest_longer(watched: Watched) -> None:
+    """A TLS handshake takes its time in later turns."""
+    assert watched.duty.is_active()
+    watched.duty.charge(0.002)
+    await watched.slice_of(0.002)
+    watched.clock.now_s += 0.0079
+    assert not watched.duty.is_active()
+    watched.clock.now_s += 0.0002
+    assert watched.duty.is_active()
+
+
 async def test_there_is_no_rest_without_other_work(watched: Watched) -> None:
     """An idle worker serves everybody at once."""
     watched.busy = False
@@ -58,34 +70,30 @@ async def test_a_rest_is_bounded(watched: Watched) -> None:
 
 async def test_work_waits_for_one_active_slice(watched: Watched) -> None:
     """All that waits is called in the same turn, each once, and in order. One that fails keeps none from it."""
-    in_turn: list[bool] = []
+    called: list[tuple[str, bool]] = []
 
     def fails() -> None:
         raise ValueError("a bug")
 
-    def first() -> None:
-        watched.called.append("first")
-        in_turn.append(watched.duty.is_active())
-        watched.clock.now_s += 0.001
+    def work(name: str) -> Callable[[], None]:
+        def do() -> None:
+            called.append((name, watched.duty.is_active()))
+            watched.clock.now_s += 0.001
 
-    def second() -> None:
-        watched.called.append("second")
-        in_turn.append(watched.duty.is_active())
+        return do
 
-    problems: list[str] = []
+    first, problems = work("first"), list[str]()
     asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(repr(context["exception"])))
     await watched.slice_of(0.004)
-    for work in (fails, first, second, first):
-        watched.duty.call(work)
+    for each in (fails, first, work("second"), first):
+        watched.duty.call(each)
     for _ in range(10):
         await asyncio.sleep(0.001)
-    assert watched.called == [], "time passes on the clock of the cycle alone"
+    assert called == [], "time passes on the clock of the cycle alone"
     watched.clock.now_s += 0.008
-    async with asyncio.timeout(5):
-        while len(watched.called) < 2:  # noqa: ASYNC110 - it counts turns
-            await asyncio.sleep(0.001)
+    await until(lambda: len(called) >= 2, 0.001)
     await asyncio.sleep(0.01)
-    assert (watched.called, in_turn) == (["first", "second"], [True, True])
+    assert called == [("first", True), ("second", True)]
     assert problems == ["ValueError('a bug')"]
 
 

@@ -145,14 +145,6 @@ async def test_the_order_of_the_checks(gate: Gate) -> None:
         gate.admit(KNOWN.body(spend(), signature=""))
 
 
-async def test_a_submission_for_another_notary_is_rejected(gate: Gate) -> None:
-    """A signature is valid only at the notary that it names."""
-    elsewhere = Bank(KNOWN.name, notary="O=Elsewhere")
-    elsewhere.key = KNOWN.key
-    with pytest.raises(BadSignature):
-        gate.admit(elsewhere.body(spend()))
-
-
 async def test_decoders_that_disagree_about_the_party_admit_nothing(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     """The party is decoded first, by itself. Its key must never verify a submission that names another party."""
     forged = Bank(KNOWN.name)

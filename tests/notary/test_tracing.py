@@ -198,16 +198,6 @@ def test_two_requests_of_a_submission(own_directory: NotaryDirectory, bank: Bank
     assert {each.key: each.value.int_value for each in batch.attributes}["notary.requests"] == 2
 
 
-def test_a_ratio_of_one(own_directory: NotaryDirectory, bank: Bank, notary_process: Start, collector: Collector) -> None:
-    """Without a caller's span each submission begins a trace; a caller that is not sampled has none."""
-    process = notary_process(own_directory.config, settings={"TRACING_ENDPOINT": collector.url, "TRACING_RATIO": 1})
-    with CheckedClient(process.url) as checked:
-        for more in ({}, {}, {"traceparent": NOT_SAMPLED}):
-            checked.post(bank.body(spend()), **more)
-    assert process.stop() == 0
-    assert [span.parent_span_id for span in collector.named("submission")] == [b"", b""]
-
-
 def test_a_collector_that_is_away(
     own_directory: NotaryDirectory, bank: Bank, notary_process: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,6 +269,16 @@ def tracing() -> Iterator[Tracing]:
     made = Tracing(TracingSettings("http://127.0.0.1:1/v1/traces"), "O=Notary", "w1")
     yield made
     made.close()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "traceparent", "is_traced"), [(1.0, "", True), (1.0, NOT_SAMPLED, False), (0.0, "", False), (0.0, SAMPLED, True)]
+)
+def test_the_ratio_counts_without_a_callers_span(tracing: Tracing, ratio: float, traceparent: str, is_traced: bool) -> None:
+    """Then the submission begins a trace. A caller decides for its own trace whether it is sampled."""
+    tracing._ratio = ratio
+    with tracing.submission(b"one", 1, traceparent, time.perf_counter()):
+        assert [bool(traced.span.parent) for traced in tracing._traced.values()] == [bool(traceparent)] * is_traced  # type: ignore[attr-defined]
 
 
 def batch_of(*encoded: bytes) -> Any:

@@ -6,7 +6,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
@@ -40,9 +40,9 @@ from notary.http.settings import HttpSettings
 from notary.parties import Parties
 from notary.tickets import Tickets
 from notary.worker import Environment
+from tests.clients.load import until
 from tests.notary.acceptor.test_link import linked
 from tests.notary.http.checked_client import post_head
-from tests.notary.http.test_app import serving
 from tests.notary.party import NOTARY, Bank, fresh_hash, spend
 from tests.notary.process import NotaryDirectory
 
@@ -72,27 +72,29 @@ class LinkedAcceptor:
             finally:
                 await self.server.stop(0.1)
 
-    async def sent(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Send a submission on a new connection, and return the connection."""
+    async def sent(self, size: int | None = None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Send a submission, or that many bytes of it, on a new connection. Returns the connection."""
         host, _, port = self.server.url.removeprefix("http://").rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(post_head(len(self.body)) + self.body)
+        writer.write(post_head(len(self.body)) + self.body[:size])
         return reader, writer
 
-    async def handed_over(self) -> bytes:
-        """Wait until the worker has a submission. Returns the bytes that it got."""
-        handed = b""
-        while not _submitted(handed):
-            handed += await asyncio.get_running_loop().sock_recv(self.worker, 1 << 20)
-        return handed
-
-    async def sends(self, message: Up) -> None:
-        """Wait until the worker has this message, and no other."""
-        sent = b""
+    async def received(self, enough: Callable[[list[Up]], bool]) -> list[Up]:
+        """Returns the messages that the worker got, once they are enough."""
+        data = b""
         async with asyncio.timeout(30):
-            while not (messages := _messages(sent)):
-                sent += await asyncio.get_running_loop().sock_recv(self.worker, 1 << 20)
-        assert messages == [message]
+            while not enough(messages := _messages(data)):
+                data += await asyncio.get_running_loop().sock_recv(self.worker, 1 << 20)
+        return messages
+
+    async def handed_over(self) -> str:
+        """Wait until the worker has a submission. Returns the address for which the worker counts it; empty for a party's connection."""
+        [message] = [each for each in await self.received(lambda messages: _submitted(messages) > 0) if isinstance(each, Submitted)]
+        return message.network
+
+    async def pass_on(self, message: Down) -> None:
+        """Send a message of the worker."""
+        await asyncio.get_running_loop().sock_sendall(self.worker, framed(message))
 
     async def post(self) -> int:
         """Make one call. Returns its status."""
@@ -107,6 +109,12 @@ class LinkedAcceptor:
 def acceptor(own_directory: NotaryDirectory, bank: Bank) -> LinkedAcceptor:
     """An acceptor process's application that knows the bank."""
     return LinkedAcceptor(own_directory, bank)
+
+
+def framed(message: Down) -> bytes:
+    """Returns the bytes of a message on the link."""
+    data = msgspec.msgpack.encode(message)
+    return len(data).to_bytes(4, "little") + data
 
 
 async def ended(calls: list[asyncio.Task[int]]) -> None:
@@ -127,12 +135,9 @@ async def test_it_reads_no_bodies_while_its_worker_takes_no_calls(acceptor: Link
             calls.append(loop.create_task(acceptor.post()))
             await asyncio.sleep(0.005)
         calls += [loop.create_task(acceptor.post()) for _ in range(5)]
-        while sum(connection.state is ConnectionState.HEAD for connection in acceptor.server.connections) < 5:  # noqa: ASYNC110 - polled from outside
-            await asyncio.sleep(0.005)
+        await until(lambda: sum(connection.state is ConnectionState.HEAD for connection in acceptor.server.connections) >= 5)
         assert acceptor.server.paused
-        handed = b""
-        while _submitted(handed) < len(calls):
-            handed += await loop.sock_recv(acceptor.worker, 1 << 20)
+        await acceptor.received(lambda messages: _submitted(messages) >= len(calls))
         await ended(calls)
 
 
@@ -142,9 +147,8 @@ async def test_a_burst_does_not_delay_the_messages_of_its_worker(acceptor: Linke
     async with acceptor.running():
         calls = [loop.create_task(acceptor.post()) for _ in range(100)]
         handed = await loop.sock_recv(acceptor.worker, 4)
-        admission = msgspec.msgpack.encode(AdmissionState((503, TEXT, b"full")))
-        await loop.sock_sendall(acceptor.worker, len(admission).to_bytes(4, "little") + admission)
-        while (submitted := _submitted(handed)) + sum(call.done() for call in calls) < len(calls):
+        await acceptor.pass_on(AdmissionState((503, TEXT, b"full")))
+        while (submitted := _submitted(_messages(handed))) + sum(call.done() for call in calls) < len(calls):
             with contextlib.suppress(TimeoutError):
                 handed += await asyncio.wait_for(loop.sock_recv(acceptor.worker, 1 << 20), 0.05)
         assert {call.result() for call in calls if call.done()} == {503}
@@ -157,22 +161,21 @@ async def test_a_connection_is_a_partys_once_the_worker_says_so(
     acceptor: LinkedAcceptor, party: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A valid signature is not enough, since anyone may send a copy: the worker knows if the submission is new. Then the party pays."""
-    loop, charged = asyncio.get_running_loop(), list[tuple[bytes, int]]()
+    charged: list[tuple[bytes, int]] = []
     monkeypatch.setattr(Lanes, "charge", lambda lanes, party, size_bytes: charged.append((party, size_bytes)))
     async with acceptor.running():
         reader, writer = await acceptor.sent()
-        assert networks_of(await acceptor.handed_over()) == ["127.0.0.1"]
+        assert await acceptor.handed_over() == "127.0.0.1"
         (connection,) = acceptor.server.connections
         assert not connection.parties
-        answered = msgspec.msgpack.encode(Answered(1, (200, TEXT, b""), party))
-        await loop.sock_sendall(acceptor.worker, len(answered).to_bytes(4, "little") + answered)
+        await acceptor.pass_on(Answered(1, (200, TEXT, b""), party))
         assert (await reader.readline()).split()[1] == b"200"
         assert connection.parties == ({party.encode()} if party else set())
         assert not acceptor.app._of_address
         assert [name for name, _ in charged] == ([party.encode()] if party else [])
         assert all(0.9 * len(acceptor.body) < size_bytes <= len(acceptor.body) for _, size_bytes in charged)
         writer.write(post_head(len(acceptor.body)) + acceptor.body)
-        assert networks_of(await acceptor.handed_over()) == ["" if party else "127.0.0.1"]
+        assert await acceptor.handed_over() == ("" if party else "127.0.0.1")
         writer.close()
 
 
@@ -189,20 +192,14 @@ async def test_a_ticket_of_a_process_is_valid_at_its_worker_on_a_machine_that_wa
 
 async def test_the_head_of_a_client_that_leaves_is_freed_with_the_workers_answer(acceptor: LinkedAcceptor) -> None:
     """The worker learns that the client has left. Its answer, which nobody gets, also shows whether the party pays for the submission."""
-    loop = asyncio.get_running_loop()
     async with acceptor.running():
         _, writer = await acceptor.sent()
-        handed = await acceptor.handed_over()
+        await acceptor.handed_over()
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
         writer.transport.abort()
-        async with asyncio.timeout(30):
-            while ClientLeft(1) not in _messages(handed):
-                handed += await loop.sock_recv(acceptor.worker, 1 << 20)
-        answered = msgspec.msgpack.encode(Answered(1, (202, TEXT, b"")))
-        await loop.sock_sendall(acceptor.worker, len(answered).to_bytes(4, "little") + answered)
-        async with asyncio.timeout(30):
-            while acceptor.app._calls:  # noqa: ASYNC110 - polled from outside
-                await asyncio.sleep(0.005)
+        await acceptor.received(lambda messages: ClientLeft(1) in messages)
+        await acceptor.pass_on(Answered(1, (202, TEXT, b"")))
+        await until(lambda: not acceptor.app._calls)
 
 
 async def test_the_worker_learns_of_a_client_that_left_before_its_call_was_handed_over(acceptor: LinkedAcceptor) -> None:
@@ -211,40 +208,29 @@ async def test_the_worker_learns_of_a_client_that_left_before_its_call_was_hande
         call = Call("GET", "/livez", b"", [], lambda *_: None)
         call.leave()
         acceptor.app.take(call)
-        handed = b""
-        async with asyncio.timeout(30):
-            while ClientLeft(1) not in _messages(handed):
-                handed += await asyncio.get_running_loop().sock_recv(acceptor.worker, 1 << 20)
+        await acceptor.received(lambda messages: ClientLeft(1) in messages)
 
 
 async def test_incomplete_bodies_are_rejected_when_the_worker_ends(acceptor: LinkedAcceptor) -> None:
     """A client that sends its body slowly does not hold up the end of the process."""
     async with acceptor.running():
-        host, _, port = acceptor.server.url.removeprefix("http://").rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(post_head(len(acceptor.body)) + acceptor.body[:100])
-        async with asyncio.timeout(30):
-            while not acceptor.app.gate._bodies:  # noqa: ASYNC110 - polled from outside
-                await asyncio.sleep(0.005)
-            acceptor.app.handle_message(AdmissionState((503, TEXT, b"shutting down"), ends=True))
-            assert (await reader.readline()).split()[1] == b"503"
+        reader, writer = await acceptor.sent(100)
+        await until(lambda: bool(acceptor.app.gate._bodies))
+        acceptor.app.handle_message(AdmissionState((503, TEXT, b"shutting down"), ends=True))
+        assert (await asyncio.wait_for(reader.readline(), 30)).split()[1] == b"503"
         writer.close()
 
 
 async def test_a_used_ticket_opens_no_full_process(acceptor: LinkedAcceptor) -> None:
     """The worker's answer to a new submission uses its ticket up here too: another body with it is not read."""
-    loop = asyncio.get_running_loop()
     async with acceptor.running():
         tickets = acceptor.app._tickets
         tickets.key = b"k" * 32
         ticket = tickets.give(0, "O=Bank")
         acceptor.app._calls[1] = Call("POST", "/v1/submissions", b"", [(b"ticket", ticket)], lambda *_: None)
-        answered = msgspec.msgpack.encode(Answered(1, (200, TEXT, b""), "O=Bank"))
         assert tickets.counts(ticket)
-        await loop.sock_sendall(acceptor.worker, len(answered).to_bytes(4, "little") + answered)
-        async with asyncio.timeout(30):
-            while acceptor.app._calls:  # noqa: ASYNC110 - polled from outside
-                await asyncio.sleep(0.005)
+        await acceptor.pass_on(Answered(1, (200, TEXT, b""), "O=Bank"))
+        await until(lambda: not acceptor.app._calls)
         assert not tickets.counts(ticket)
 
 
@@ -254,7 +240,7 @@ async def test_a_rejected_read_is_counted(acceptor: LinkedAcceptor) -> None:
     async with acceptor.running(reads="parties"):
         for _ in range(2):
             acceptor.app.take(Call("GET", f"/v1/states/{fresh_hash()}:0", b"", [], lambda call, answer, after_body: answers.append(answer)))
-            await acceptor.sends(AnswerCounts("/v1/states/", 401, 1, ()))
+            assert await acceptor.received(bool) == [AnswerCounts("/v1/states/", 401, 1, ())]
     assert [status for status, _, _ in answers] == [401, 401]
 
 
@@ -265,7 +251,7 @@ async def test_a_bug_costs_one_call(acceptor: LinkedAcceptor, caplog: pytest.Log
         call = Call("POST", "/v1/submissions", b"", [], lambda call, answer, after_body: answers.append(answer))
         acceptor.app.rejected(call, KeyError("a bug"), time.perf_counter())
         [(key, [seconds])] = acceptor.app._answered.items()
-        await acceptor.sends(AnswerCounts(*key, 1, (seconds,)))
+        assert await acceptor.received(bool) == [AnswerCounts(*key, 1, (seconds,))]
     assert (answers, key) == ([BUG], ("/v1/submissions", 500))
     [record] = [record for record in caplog.records if record.name == "notary.acceptor"]
     assert (record.levelname, record.getMessage()) == ("ERROR", "a call could not be answered")
@@ -279,9 +265,7 @@ async def test_bodies_are_decoded_at_once_when_the_worker_has_answered(acceptor:
         acceptor.app.handle_message(AdmissionState(None, behind=True))
         _, writer = await acceptor.sent()
         gate = acceptor.app.gate
-        async with asyncio.timeout(30):
-            while not gate._held:  # noqa: ASYNC110 - polled from outside
-                await asyncio.sleep(0.001)
+        await until(lambda: bool(gate._held), 0.001)
         later = gate._next
         assert later is not None
         acceptor.app.handle_message(AdmissionState(None))
@@ -350,59 +334,31 @@ async def test_a_process_reports_its_last_counts_and_ends(running: RunningProces
     """The worker asks it to end, and knows all its answers then."""
     assert isinstance(running.server.application, AcceptorApp)
     running.server.application.handshake_failed()
-    end = msgspec.msgpack.encode(End(0.1))
-    await asyncio.get_running_loop().sock_sendall(running.worker, len(end).to_bytes(4, "little") + end)
+    await asyncio.get_running_loop().sock_sendall(running.worker, framed(End(0.1)))
     received = b""
     while data := await running.receive():
         received += data
     assert _messages(received) == [HandshakesFailed(1)]
     running.worker.close()
-    async with asyncio.timeout(30):
-        while not running.exit_codes:  # noqa: ASYNC110 - polled from outside
-            await asyncio.sleep(0.001)
+    await until(lambda: bool(running.exit_codes), 0.001)
     assert running.exit_codes == [0]
 
 
 async def test_a_process_without_its_worker_ends_at_once(running: RunningProcess) -> None:
     """It cannot answer. The exit code shows that nobody asked it to end."""
     running.worker.close()
-    async with asyncio.timeout(30):
-        while not running.exit_codes:  # noqa: ASYNC110 - polled from outside
-            await asyncio.sleep(0.001)
+    await until(lambda: bool(running.exit_codes), 0.001)
     assert running.exit_codes == [1]
 
 
-def _submitted(data: bytes) -> int:
-    """Returns the number of submissions in the complete messages."""
-    return sum(isinstance(message, Submitted) for message in _messages(data))
-
-
-def networks_of(data: bytes) -> list[str]:
-    """Returns the addresses for which the worker counts the submissions in the complete messages; empty for a party's connection."""
-    return [message.network for message in _messages(data) if isinstance(message, Submitted)]
+def _submitted(messages: list[Up]) -> int:
+    return sum(isinstance(message, Submitted) for message in messages)
 
 
 def _messages(data: bytes) -> list[Up]:
+    """Returns the complete messages."""
     messages: list[Up] = []
     while len(data) >= 4 and len(data) >= 4 + (size := int.from_bytes(data[:4], "little")):
         messages.append(msgspec.msgpack.decode(data[4 : 4 + size], type=Up))
         data = data[4 + size :]
     return messages
-
-
-@pytest.mark.seconds
-@pytest.mark.parametrize("name", ["wait", "w%61it"])
-async def test_a_long_poll_ends_when_its_client_leaves(own_directory: NotaryDirectory, name: str) -> None:
-    """However the client writes its `?wait=`: else clients that connect and leave use up all long polls."""
-    async with serving(own_directory, {"http.acceptor_processes": 1}) as service:
-        host, _, port = str(service.http.base_url).rstrip("/").removeprefix("http://").rpartition(":")
-        with socket.create_connection((host, int(port))) as connection:
-            connection.sendall(f"GET /v1/transactions/{fresh_hash()}?{name}=60 HTTP/1.1\r\nHost: n\r\n\r\n".encode())
-            async with asyncio.timeout(10):
-                while not service.app.long_polls:  # noqa: ASYNC110 - polled from outside
-                    await asyncio.sleep(0.01)
-        for _ in range(300):
-            if not service.app.long_polls:
-                break
-            await asyncio.sleep(0.01)
-        assert service.app.long_polls == 0

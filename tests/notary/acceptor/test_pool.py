@@ -1,14 +1,13 @@
 """Acceptor processes: a process's death, the counted answers, and overload. `tests/notary/http` runs through them too."""
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,15 +19,16 @@ from loadtest.rig.machine import family
 from notary.acceptor import AcceptorPool
 from notary.acceptor.link import Link
 from notary.acceptor.messages import AcceptorSettings, AdmissionState, Answered
-from notary.acceptor.pool import PINGS_MAX, START_PINGS_MAX, _bound_again, _Process
+from notary.acceptor.pool import PINGS_MAX, START_PINGS_MAX, _Process
 from notary.config import load
 from notary.http.app import App
 from notary.http.server import bind
 from ordering.errors import ConfigurationError, Fatal, FatalCode
+from tests.clients.load import until
 from tests.notary.http.checked_client import JSON, CheckedClient, Wire, post_head
 from tests.notary.http.test_app import NOT_JSON, serving
 from tests.notary.party import Bank, fresh_hash, spend, transaction_id
-from tests.notary.process import NotaryDirectory, NotaryProcess, is_running
+from tests.notary.process import NotaryDirectory, NotaryProcess, is_running, wait_until
 
 pytestmark = pytest.mark.seconds
 
@@ -62,12 +62,10 @@ def listening_on(url: str) -> int:
     return sum(row[1].endswith(port) and row[3] == "0A" for row in rows)
 
 
-def until(is_so: Callable[[], bool]) -> None:
-    """Wait until a condition is true; fail after a time that is long enough for several starts of a process."""
-    until_s = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < until_s
-        time.sleep(0.02)
+def pool_of(directory: NotaryDirectory, processes: int, settings: Mapping[str, int] | None = None) -> AcceptorPool:
+    """Returns that many acceptor processes, which are not started yet."""
+    given = {"worker.name": "w", "http.listen": "127.0.0.1:0", "http.acceptor_processes": processes, **(settings or {})}
+    return AcceptorPool(load(directory.config, given, {}), App(), log_level="warning", log_json=False)
 
 
 # ---- start and death ----
@@ -86,9 +84,8 @@ def test_a_process_killed_under_calls_is_started_again(own_directory: NotaryDire
     os.kill(killed, signal.SIGKILL)
     answers = first + answers_of(wires[1:])
     assert {status for status, _ in answers} <= {200, 0}
-    while len(now := acceptors_of(process)) < 2 or killed in now:
-        time.sleep(0.02)
-    assert other in now
+    wait_until(lambda: len(acceptors_of(process)) == 2 and killed not in acceptors_of(process))
+    assert other in acceptors_of(process)
     # More connections than chance would give to one process alone.
     for requests, (status, returned) in list(zip(submissions, answers, strict=True)):
         with CheckedClient(process.url) as client:
@@ -111,8 +108,7 @@ def test_when_the_worker_is_killed_all_end_and_the_port_is_free(own_directory: N
         decisions = client.decide(bank, request)
         process.kill()
         assert idle.is_closed()
-    while any(is_running(pid) for pid in processes):
-        time.sleep(0.02)
+    wait_until(lambda: not any(is_running(pid) for pid in processes))
     process = notary_process(own_directory.config, listen=process.url.removeprefix("http://"))
     with CheckedClient(process.url) as client:
         assert client.decide(bank, request) == decisions
@@ -121,22 +117,19 @@ def test_when_the_worker_is_killed_all_end_and_the_port_is_free(own_directory: N
 
 async def test_one_that_cannot_serve_stops_the_start(own_directory: NotaryDirectory, capfd: pytest.CaptureFixture[str]) -> None:
     """A process that ends before it serves is an error of the start, which names the process; its own log line has the reason."""
-    config = load(own_directory.config, {"worker.name": "w", "http.listen": "127.0.0.1:0", "http.acceptor_processes": 1}, {})
-    pool = AcceptorPool(config, App(), log_level="warning", log_json=False)
-    config.path(config.parties_file).unlink()
+    pool, parties = pool_of(own_directory, 1), own_directory.path / "parties.json"
+    parties.unlink()
     with pytest.raises(Fatal) as raised:
         await pool.start()
     assert raised.value.code is FatalCode.ACCEPTOR_ENDED
     await pool.stop(1)
-    assert str(config.path(config.parties_file)) in capfd.readouterr().err
+    assert str(parties) in capfd.readouterr().err
 
 
 async def test_one_that_hangs_stops_the_start(own_directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A parties file on a network disk that does not answer hangs as long as this pipe, which nobody writes."""
     monkeypatch.setattr("notary.acceptor.pool.PING_S", 0.2)
-    config = load(own_directory.config, {"worker.name": "w", "http.listen": "127.0.0.1:0", "http.acceptor_processes": 1}, {})
-    pool = AcceptorPool(config, App(), log_level="warning", log_json=False)
-    parties = config.path(config.parties_file)
+    pool, parties = pool_of(own_directory, 1), own_directory.path / "parties.json"
     parties.unlink()
     os.mkfifo(parties)
     async with asyncio.timeout(60):
@@ -153,13 +146,13 @@ def test_a_process_that_cannot_start_again_takes_no_connections(own_directory: N
     for killed in acceptors_of(process):
         file.write_bytes(b"{")
         os.kill(killed, signal.SIGKILL)
-        until(lambda: "ended with 2, starting it again" in process.stderr())
-        until(lambda: listening_on(process.url) == 1)
+        wait_until(lambda: "ended with 2, starting it again" in process.stderr())
+        wait_until(lambda: listening_on(process.url) == 1)
         for _ in range(20):
             with Wire(process.url) as wire:
                 assert wire.send(b"GET /livez HTTP/1.1\r\nHost: n\r\n\r\n").answer()[0] == 200
         file.write_bytes(good)
-        until(lambda: listening_on(process.url) == 2)
+        wait_until(lambda: listening_on(process.url) == 2)
     with CheckedClient(process.url) as client:
         client.decide(bank, spend())
     assert process.stop() == 0
@@ -175,13 +168,13 @@ def test_an_only_process_that_cannot_start_again_refuses_connections(
     file.write_bytes(b"{")
     [killed] = acceptors_of(process)
     os.kill(killed, signal.SIGKILL)
-    until(lambda: listening_on(process.url) == 0)
+    wait_until(lambda: listening_on(process.url) == 0)
     with pytest.raises(ConnectionRefusedError):
         Wire(process.url)
     with pytest.raises(ConfigurationError, match="in use"):
         bind("127.0.0.1", int(process.url.rpartition(":")[2]))
     file.write_bytes(good)
-    until(lambda: listening_on(process.url) == 1)
+    wait_until(lambda: listening_on(process.url) == 1)
     with CheckedClient(process.url) as client:
         client.decide(bank, spend())
         assert process.stop() == 0  # it closes the connection first, so the port stays in TIME_WAIT
@@ -193,8 +186,7 @@ async def test_a_process_that_cannot_be_made_leaves_its_connections_to_the_other
 ) -> None:
     """The system may have no memory for another process; once it has, the process is back."""
     monkeypatch.setattr("notary.acceptor.pool.AGAIN_S", 0.1)
-    config = load(own_directory.config, {"worker.name": "w", "http.listen": "127.0.0.1:0", "http.acceptor_processes": 2}, {})
-    pool = AcceptorPool(config, App(), log_level="warning", log_json=False)
+    pool = pool_of(own_directory, 2)
     await pool.start()
     started = pool._started
     tries_s: list[float] = []
@@ -207,10 +199,10 @@ async def test_a_process_that_cannot_be_made_leaves_its_connections_to_the_other
         with monkeypatch.context() as meanwhile:
             meanwhile.setattr(pool, "_started", failed)
             pool._processes[1]._process.kill()
-            await asyncio.to_thread(until, lambda: listening_on(pool.url) == 1 and len(tries_s) > 4)
+            await until(lambda: listening_on(pool.url) == 1 and len(tries_s) > 4)
             assert tries_s[-1] - tries_s[0] > 0.09 * (len(tries_s) - 1), "it rests in between"
         assert pool._started == started
-        await asyncio.to_thread(until, lambda: listening_on(pool.url) == 2)
+        await until(lambda: listening_on(pool.url) == 2)
     finally:
         await pool.stop(1)
 
@@ -239,10 +231,8 @@ async def test_a_process_that_hangs_is_replaced(own_directory: NotaryDirectory, 
         os.kill(acceptor, signal.SIGSTOP)
         with pytest.raises(httpx.TransportError):
             await service.post(bank.body(spend()))
-        assert not is_running(acceptor)
-        async with asyncio.timeout(30):
-            while len(states) == known:  # noqa: ASYNC110 - polled from outside
-                await asyncio.sleep(0.01)
+        await until(lambda: not is_running(acceptor))  # the kernel closes its connections first
+        await until(lambda: len(states) > known)
         assert states[-1].ticket_key, "the successor knows the state of the gate"
         assert (await service.post(bank.body(spend()))).status_code == 200
 
@@ -250,8 +240,7 @@ async def test_a_process_that_hangs_is_replaced(own_directory: NotaryDirectory, 
 async def test_each_process_has_its_share_of_the_limits(own_directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is rounded up, so that no limit becomes 0, which is no limit."""
     limits = {"http.connections_max": 10, "http.connections_per_address_max": 2, "limits.pending_bytes_max": 2**23}
-    config = load(own_directory.config, {"worker.name": "w", "http.listen": "127.0.0.1:0", "http.acceptor_processes": 3, **limits}, {})
-    pool = AcceptorPool(config, App(), log_level="warning", log_json=False)
+    pool = pool_of(own_directory, 3, limits)
     given: list[AcceptorSettings] = []
 
     class NoProcess:
@@ -330,21 +319,6 @@ async def test_while_a_worker_rejects_its_processes_do_without_reading(own_direc
         assert service.worker.index.position_next == 3
 
 
-async def test_a_retry_of_what_waits_is_sent_once(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """The same submission through two processes makes one batch, and a quota counts it once."""
-    async with serving(own_directory, {"http.acceptor_processes": 2, "limits.party_requests_per_s": 50}) as service:
-        body = bank.body(*(spend() for _ in range(500)))
-        async with httpx.AsyncClient(base_url=service.http.base_url, timeout=30, trust_env=False) as another:
-            calls = [asyncio.create_task(each.post("/v1/submissions", content=body, headers=JSON)) for each in (service.http, another)]
-            while len(service.app.waiting) < 2:  # noqa: ASYNC110 - polled from outside
-                await asyncio.sleep(0.005)
-            service.gate.set()
-            one, other = [(await call).json() for call in calls]
-        assert one == other
-        assert service.worker.sender.batches_sent == 1
-        assert (await service.post(bank.body(spend()))).status_code == 429
-
-
 async def test_a_worker_says_which_submissions_are_new(own_directory: NotaryDirectory, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     """An acceptor process hears of the party with the answer to a new submission, and not with that to a copy of it."""
     parties: list[str] = []
@@ -390,14 +364,11 @@ async def test_long_polls_end_with_their_process(own_directory: NotaryDirectory)
     async with serving(own_directory, {"http.acceptor_processes": 1}) as service:
         [acceptor] = set(family([os.getpid()])) - set(others)
         poll = asyncio.create_task(service.http.get(f"/v1/transactions/{fresh_hash()}?wait=60"))
-        while not service.app.long_polls:  # noqa: ASYNC110 - polled from outside
-            await asyncio.sleep(0.005)
+        await until(lambda: service.app.long_polls > 0)
         os.kill(acceptor, signal.SIGKILL)
         with pytest.raises(httpx.TransportError):
             await poll
-        async with asyncio.timeout(5):
-            while service.app.long_polls:  # noqa: ASYNC110 - polled from outside
-                await asyncio.sleep(0.005)
+        await until(lambda: service.app.long_polls == 0)
 
 
 @pytest.mark.parametrize("acceptors", [0, 1])
@@ -414,9 +385,7 @@ async def test_a_read_ends_when_its_client_leaves(own_directory: NotaryDirectory
         service.worker.index.leaves_in_pieces = endless  # type: ignore[method-assign,assignment]
         with Wire(str(service.http.base_url)) as wire:
             wire.send(b"GET /tile/entries/000.p/1 HTTP/1.1\r\nHost: n\r\n\r\n")
-            async with asyncio.timeout(10):
-                while not service.app._under_way:  # noqa: ASYNC110 - polled from outside
-                    await asyncio.sleep(0.005)
+            await until(lambda: service.app._under_way > 0)
             wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
         async with asyncio.timeout(10):
             await service.app.idle()
@@ -442,8 +411,7 @@ async def test_a_long_poll_and_one_behind_it_are_answered_at_a_half_close(own_di
         url = service.http.base_url
         reader, writer = await asyncio.open_connection(url.host, url.port)
         writer.write(long_poll() * 2)
-        while not service.app.long_polls:  # noqa: ASYNC110 - polled from outside
-            await asyncio.sleep(0.005)
+        await until(lambda: service.app.long_polls > 0)
         writer.write_eof()
         assert (await asyncio.wait_for(reader.read(), 30)).count(b" 404 ") == 2
         writer.close()
@@ -452,14 +420,3 @@ async def test_a_long_poll_and_one_behind_it_are_answered_at_a_half_close(own_di
 def long_poll() -> bytes:
     """Returns a call that waits for a transaction that nobody submits."""
     return f"GET /v1/transactions/{fresh_hash()}?wait=60 HTTP/1.1\r\nHost: n\r\n\r\n".encode()
-
-
-def test_nobody_else_gets_the_port_while_no_process_serves() -> None:
-    """With one process, or while none can start, no socket listens. Another notary must not get the port meanwhile."""
-    first = bind("127.0.0.1", 0)
-    first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    port = first.getsockname()[1]
-    with contextlib.closing(_bound_again(first)) as ours:
-        with pytest.raises(ConfigurationError, match="in use"):
-            bind("127.0.0.1", port)
-        ours.listen(1)

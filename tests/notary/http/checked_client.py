@@ -23,6 +23,8 @@ WITH_ACCEPTORS = pytest.mark.parametrize("acceptors", [2], ids=["acceptors"], in
 """For malformed calls: an acceptor process has the code of a worker alone. `test_parsing_hostile.py` has random bytes with and without."""
 
 JSON = {"content-type": "application/json"}
+MARKER = "a-mark-of-these-tests"
+"""A text in malformed calls, which no log line may have."""
 SOCKET_S_MAX = 30.0
 
 

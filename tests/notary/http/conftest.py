@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.notary.http.checked_client import CheckedClient, Wire
+from notary.quota import Quota
+from tests.notary.http.checked_client import MARKER, CheckedClient, Wire
 from tests.notary.party import Bank
 from tests.notary.process import NotaryDirectory, NotaryProcess
 
@@ -44,3 +45,26 @@ def wire(worker: NotaryProcess) -> Iterator[Wire]:
     """A connection to the shared worker."""
     with Wire(worker.url) as connection:
         yield connection
+
+
+@pytest.fixture
+def nothing_logged(worker: NotaryProcess, client: CheckedClient) -> Iterator[None]:
+    """After the test: no batch was sent, no decision was made, and stderr shows neither a traceback nor a malformed call."""
+    counts = ("notary_batches_sent_total", "notary_positions", "notary_pending_requests")
+    before = [client.metric(name) for name in counts]
+    yield
+    assert [client.metric(name) for name in counts] == before
+    worker.check_quiet(MARKER)
+
+
+@pytest.fixture
+def charged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of requests for which quotas are charged in this process."""
+    found, charge = list[int](), Quota.charge
+
+    def noted(quota: Quota, party: str, requests: int) -> None:
+        found.append(requests)
+        charge(quota, party, requests)
+
+    monkeypatch.setattr(Quota, "charge", noted)
+    return found

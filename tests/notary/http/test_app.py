@@ -26,6 +26,7 @@ from notary.service import reasons
 from notary.worker import Worker
 from ordering.embedded import EmbeddedLog, EmbeddedWriter
 from ordering.errors import Quarantined
+from tests.clients.load import until
 from tests.notary.http.checked_client import JSON, check_answer, post_head
 from tests.notary.party import Bank, fresh_hash, spend, transaction_id
 from tests.notary.process import NotaryDirectory
@@ -80,13 +81,10 @@ class Service:
 
     async def pending(self) -> None:
         """Wait until a submission waits for the log. It fails if none does, as after an answer 503."""
-        deadline_s = asyncio.get_running_loop().time() + PENDING_S_MAX
-        while not self.worker.sender.queue.pending_requests:
-            assert asyncio.get_running_loop().time() < deadline_s, "no submission waits for the log"
-            await asyncio.sleep(0.005)
+        async with asyncio.timeout(60):
+            await until(lambda: self.worker.sender.queue.pending_requests > 0, 0.005)
 
 
-PENDING_S_MAX = 60.0
 PATIENT = {
     "worker.hole_timeout_ms": 600_000,
     "worker.unreachable_ms": 600_000,
@@ -116,8 +114,7 @@ async def serving(
     app.attach(worker)
     running = asyncio.create_task(worker.run())
     try:
-        while worker.not_ready() is not None:  # noqa: ASYNC110 - polled from outside
-            await asyncio.sleep(0.005)
+        await until(lambda: worker.not_ready() is None, 0.005)
         app.admission_changed()
         async with httpx.AsyncClient(base_url=server.url, timeout=120, trust_env=False) as http:
             yield Service(app, worker, log.gate, http, running)
@@ -152,38 +149,22 @@ async def test_a_party_is_charged_for_its_new_submissions_on_new_connections(
         assert charged == [bank.name.encode()] * 2, "copies have not made the connection the party's"
 
 
-async def test_a_copy_of_a_pending_submission_uses_no_quota(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """Only its first sending is charged: the rest of the quota is there for a new submission."""
-    body = bank.body(*[spend() for _ in range(100)])
-    async with serving(own_directory, {"limits.party_requests_per_s": 250}) as service:
-        waiting = asyncio.create_task(service.post(body))
-        await service.pending()
-        copies = [asyncio.create_task(service.http.post("/v1/submissions", content=body, headers=JSON)) for _ in range(3)]
-        while len(service.app.waiting) < 4:  # noqa: ASYNC110 - polled from outside
-            await asyncio.sleep(0.005)
-        quota = service.worker.gate._quota
-        assert quota is not None
-        assert quota.rejection(bank.name, 125) is None
+@pytest.mark.parametrize("acceptors", [0, pytest.param(2, marks=pytest.mark.seconds)])
+async def test_a_copy_is_not_sent_and_uses_no_quota(own_directory: NotaryDirectory, bank: Bank, charged: list[int], acceptors: int) -> None:
+    """The same submission on several connections makes one batch, and all get its decisions, also later. Only the first is charged."""
+    body = bank.body(*[spend() for _ in range(200)])
+    settings = {"http.acceptor_processes": acceptors, "limits.party_requests_per_s": 250}
+    async with serving(own_directory, settings) as service, httpx.AsyncClient(base_url=service.http.base_url, timeout=60) as another:
+        calls = [asyncio.create_task(http.post("/v1/submissions", content=body, headers=JSON)) for http in (service.http, another)]
+        await until(lambda: len(service.app.waiting) == 2)
+        assert (await service.post(body, prefer="wait=0")).status_code == 202
         service.gate.set()
-        assert [(await each).status_code for each in (waiting, *copies)] == [200] * 4
-
-
-async def test_who_does_not_wait_hears_that_the_outcome_is_unknown(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """With `wait=0` and a slow log the answer is a 202 with null for unknown decisions; later the same submission gets a 200."""
-    async with serving(own_directory) as service:
-        body = bank.body(spend(), spend())
-        early = await service.post(body, prefer="wait=0")
-        assert (early.status_code, early.json()) == (202, {"decisions": [None, None]})
-        assert int(early.headers["retry-after"]) >= 1
-        service.gate.set()
-        assert (await service.post(body)).status_code == 200
-
-
-@pytest.mark.parametrize("prefer", ["wait=0", "WAIT = 0", 'wait="0"', "respond-async, wait=0", "wait=0;x=y", "x=y;wait=0"])
-async def test_the_wait_is_read_as_rfc_7240_has_it(own_directory: NotaryDirectory, bank: Bank, prefer: str) -> None:
-    """Quotes, case, spaces and other preferences around `wait` are accepted."""
-    async with serving(own_directory) as service:
-        assert (await service.post(bank.body(spend()), prefer=prefer)).status_code == 202
+        first, second = [await call for call in calls]
+        service.gate.clear()
+        while (third := await service.post(body)).status_code == 429:  # once it is decided, it is looked up only within the quota
+            pass
+        assert first.json() == second.json() == third.json()
+        assert (third.status_code, service.worker.sender.batches_sent, charged) == (200, 1, [200])
 
 
 async def test_a_decision_may_take_longer_than_a_head(own_directory: NotaryDirectory, bank: Bank) -> None:
@@ -215,40 +196,18 @@ async def test_a_decision_may_take_longer_than_a_head(own_directory: NotaryDirec
 
 
 async def test_a_202_has_the_decisions_made(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """A 202 has the decision of a transaction that is decided already, and null for the other."""
+    """With `wait=0` and a slow log the answer has the decisions made, and null for the others. Later the same submission gets a 200."""
     async with serving(own_directory) as service:
         service.gate.set()
         known = spend()
         decision = (await service.post(bank.body(known))).json()["decisions"][0]
         service.gate.clear()
-        answer = await service.post(bank.body(spend(), known), prefer="wait=0")
+        body = bank.body(spend(), known)
+        answer = await service.post(body, prefer="wait=0")
         assert (answer.status_code, answer.json()) == (202, {"decisions": [None, decision]})
-
-
-async def test_a_retry_of_what_is_decided_needs_no_log(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """A retry whose transactions are all decided gets the same answer at once, and appends nothing."""
-    async with serving(own_directory) as service:
+        assert int(answer.headers["retry-after"]) >= 1
         service.gate.set()
-        body = bank.body(spend(), spend())
-        first = await service.post(body)
-        service.gate.clear()
-        sent = service.worker.sender.batches_sent
-        again = await service.post(body)
-        assert (again.status_code, again.json()) == (200, first.json())
-        assert service.worker.sender.batches_sent == sent
-
-
-async def test_a_retry_of_what_waits_is_sent_once(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """The same submission on two connections makes one batch, and both get its decisions."""
-    async with serving(own_directory) as service:
-        body = bank.body(spend())
-        calls = [asyncio.create_task(service.post(body)) for _ in range(2)]
-        await service.pending()
-        assert (await service.post(body, prefer="wait=0")).status_code == 202
-        service.gate.set()
-        one, other = [(await call).json() for call in calls]
-        assert one == other
-        assert service.worker.sender.batches_sent == 1
+        assert (await service.post(body)).status_code == 200
 
 
 async def test_a_wait_longer_than_the_limit_is_cut(own_directory: NotaryDirectory, bank: Bank) -> None:
@@ -259,12 +218,17 @@ async def test_a_wait_longer_than_the_limit_is_cut(own_directory: NotaryDirector
 
 
 @ACCEPTORS
-async def test_a_log_that_does_not_acknowledge_makes_a_worker_not_ready(own_directory: NotaryDirectory, bank: Bank, acceptors: int) -> None:
+@pytest.mark.parametrize("full", [False, True])
+async def test_a_log_that_does_not_acknowledge_makes_a_worker_not_ready(
+    own_directory: NotaryDirectory, bank: Bank, acceptors: int, full: bool
+) -> None:
     """After the limit without an acknowledgement, submissions get 503 not-ready with readyz's reason; lookups are still answered.
 
-    An acceptor process reads no body then. With the log back all is as before.
+    So they do with a full queue: it sends clients to another worker. An acceptor process reads no body then. With the log back all is as
+    before.
     """
-    async with serving(own_directory, {"worker.append_wait_ms_max": 50, "http.acceptor_processes": acceptors}) as service:
+    settings = {"worker.append_wait_ms_max": 50, "http.acceptor_processes": acceptors, "limits.pending_requests_max": 1 if full else 100}
+    async with serving(own_directory, settings) as service:
         first = asyncio.create_task(service.post(bank.body(spend())))
         while (ready := await service.http.get("/readyz")).status_code == 200:
             pass
@@ -281,25 +245,24 @@ async def test_a_log_that_does_not_acknowledge_makes_a_worker_not_ready(own_dire
         assert answer.status_code == 200
 
 
-async def test_clients_that_leave_use_up_no_long_polls(own_directory: NotaryDirectory) -> None:
-    """Clients that ask for a decision and close, or reset, their connections keep no other call from waiting."""
-    async with serving(own_directory, {"http.connections_max": 12}) as service:
+@ACCEPTORS
+async def test_clients_that_leave_use_up_no_long_polls(own_directory: NotaryDirectory, acceptors: int) -> None:
+    """Clients that ask for a decision, however they write `?wait=`, and close, or reset, their connections keep no other from waiting."""
+    async with serving(own_directory, {"http.connections_max": 12, "http.acceptor_processes": acceptors}) as service:
         app, url = service.app, service.http.base_url
-        for resets in (False, True, False, True):
+        for resets, name in ((False, "wait"), (True, "wait"), (False, "w%61it"), (True, "w%61it")):
             writers = []
             for waiting in (1, 2, 3):  # as many as may wait at a time
                 writers.append((await asyncio.open_connection(url.host, url.port))[1])
-                writers[-1].write(f"GET /v1/transactions/{fresh_hash()}?wait=60 HTTP/1.1\r\nHost: a\r\n\r\n".encode())
-                while app.long_polls < waiting:
-                    await service.http.get("/livez")
+                writers[-1].write(f"GET /v1/transactions/{fresh_hash()}?{name}=60 HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+                await until(lambda waiting=waiting: app.long_polls == waiting)  # type: ignore[misc]
             polls = [poll for poll in app.waiting if isinstance(poll, Read)]
             for writer in writers:
                 if resets:
                     linger_s = struct.pack("ii", 1, 0)
                     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_s)
                 writer.transport.abort()
-            while app.long_polls:
-                await service.http.get("/livez")
+            await until(lambda: app.long_polls == 0)
             assert [poll._timer.cancelled() for poll in polls] == [True] * 3
         await app.idle()
         assert not app.waiting
@@ -319,62 +282,40 @@ async def test_an_address_leaves_long_polls_to_others(own_directory: NotaryDirec
             call.network = network
             app.take(call)
 
-        async def ended_are(count: int) -> None:
-            async with asyncio.timeout(30):
-                while len(answered) < count:  # noqa: ASYNC110 - polled from outside
-                    await asyncio.sleep(0.005)
-
         for network in ("192.0.2.1", "192.0.2.2"):
             for number in range(5):
                 poll(network, number)
-        await ended_are(6)
+        await until(lambda: len(answered) >= 6)
         ended = {("192.0.2.1", 4), ("192.0.2.1", 0), ("192.0.2.1", 1), *[("192.0.2.2", number) for number in (2, 3, 4)]}
         assert set(answered) == ended
         assert app.long_polls == 4
         assert {network: len(polls) for network, polls in app.long_polls_of.items()} == {"192.0.2.1": 2, "192.0.2.2": 2}
         for number in range(2):
             poll("192.0.2.3", number)
-        await ended_are(8)
+        await until(lambda: len(answered) >= 8)
         assert set(answered) == ended | {("192.0.2.1", 2), ("192.0.2.3", 1)}
         app.detach()
         assert not app.long_polls_of
 
 
-async def test_long_polls_do_not_make_the_service_busy(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """The loop rests from strangers only while submissions wait, however many strangers wait in long polls."""
-    async with serving(own_directory) as service:
-        app = service.app
-        polls = asyncio.create_task(service.http.get(f"/v1/transactions/{fresh_hash()}?wait=60"))
-        while not app.long_polls:
-            await service.http.get("/livez")
-        assert not app.is_busy()
-        first = asyncio.create_task(service.post(bank.body(spend())))
-        await service.pending()
-        assert app.is_busy()
-        service.gate.set()
-        await first
-        assert not app.is_busy()
-        polls.cancel()
-
-
-async def test_ends_of_long_polls_do_not_hide_submissions(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """However long polls of strangers end, the service is busy exactly while submissions wait, so strangers cannot abolish the rests."""
+async def test_a_service_is_busy_while_submissions_wait(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """The loop rests from strangers then, however many of them wait in long polls, and however these end."""
     async with serving(own_directory) as service:
         app, url = service.app, service.http.base_url
+        _, leaves_early = await asyncio.open_connection(url.host, url.port)
+        leaves_early.write(f"GET /v1/transactions/{fresh_hash()}?wait=60 HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        await until(lambda: app.long_polls == 1)
+        assert not app.is_busy()
         request = spend()
         first = asyncio.create_task(service.post(bank.body(request)))
         await service.pending()
         decided = asyncio.create_task(service.http.get(f"/v1/transactions/{transaction_id(request)}?wait=60"))
         late = asyncio.create_task(service.http.get(f"/v1/transactions/{fresh_hash()}?wait=1"))
-        _, leaves_early = await asyncio.open_connection(url.host, url.port)
-        leaves_early.write(f"GET /v1/transactions/{fresh_hash()}?wait=60 HTTP/1.1\r\nHost: a\r\n\r\n".encode())
-        while app.long_polls < 3:
-            await service.http.get("/livez")
+        await until(lambda: app.long_polls == 3)
         assert app.is_busy()
         leaves_early.transport.abort()
         assert (await late).status_code == 404
-        while app.long_polls > 1:
-            await service.http.get("/livez")
+        await until(lambda: app.long_polls == 1)
         assert app.is_busy()
         service.gate.set()
         assert ((await first).status_code, (await decided).status_code) == (200, 200)

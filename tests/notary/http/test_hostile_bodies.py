@@ -3,34 +3,24 @@
 import base64
 import gzip
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.notary.http.checked_client import CheckedClient
+from tests.notary.http.checked_client import MARKER, CheckedClient
 from tests.notary.party import Bank, fresh_hash, fresh_state, spend
-from tests.notary.process import NotaryProcess
 
 # Once: an acceptor process passes bodies on as they are. `test_parsing_hostile.py` has random ones with and without.
-pytestmark = pytest.mark.parametrize("acceptors", [0], ids=["alone"], indirect=True, scope="session")
+pytestmark = [
+    pytest.mark.parametrize("acceptors", [0], ids=["alone"], indirect=True, scope="session"),
+    pytest.mark.usefixtures("nothing_logged"),
+]
 
-MARKER = "a-mark-of-these-tests"
 STATE = f"{'ab' * 32}:0"
 PARTY = "O=Bank A,L=London,C=GB"
 """The party of `bank`: for an unregistered party only the name is decoded."""
 HUGE = "1" + "0" * 10_000
-
-
-@pytest.fixture(autouse=True)
-def nothing_logged(worker: NotaryProcess, client: CheckedClient) -> Iterator[None]:
-    """After each test: no batch was sent, no decision was made, and stderr shows neither a traceback nor the body."""
-    counts = ("notary_batches_sent_total", "notary_positions", "notary_pending_requests")
-    before = [client.metric(name) for name in counts]
-    yield
-    assert [client.metric(name) for name in counts] == before
-    worker.check_quiet(MARKER)
 
 
 def signed_raw(bank: Bank, replace: str, by: str) -> bytes:
@@ -189,39 +179,11 @@ def test_an_error_message_does_not_repeat_a_long_value(client: CheckedClient) ->
     assert answer.content.isascii()
 
 
-def test_an_unknown_party_gets_that_error(client: CheckedClient) -> None:
-    """A party that is not registered gets 401 unknown-party."""
-    answer = client.post(Bank(f"O={MARKER}").body(spend()))
-    assert (answer.status_code, answer.json()["type"]) == (401, "/problems/unknown-party")
-
-
-def test_a_party_is_compared_byte_for_byte(client: CheckedClient, bank: Bank) -> None:
-    """A name that differs by a space is another party."""
-    assert client.post(bank.body(spend(), party=bank.name.replace(",", ", "))).status_code == 401
-
-
-def _wrong_key(bank: Bank) -> bytes:
-    return Bank(bank.name).body(spend())
-
-
-def _other_notary(bank: Bank) -> bytes:
-    twin = Bank(bank.name, notary="O=Another Notary")
-    twin.key = bank.key
-    return twin.body(spend())
-
-
-def _other_message(bank: Bank) -> bytes:
-    return bank.body(spend(), requests=[spend()])
-
-
-def _other_order(bank: Bank) -> bytes:
-    first, second = spend(), spend()
-    return bank.body(first, second, requests=[second, first])
-
-
-def _one_left_out(bank: Bank) -> bytes:
-    first, second = spend(), spend()
-    return bank.body(first, second, requests=[first])
+def test_an_unknown_party_gets_that_error(client: CheckedClient, bank: Bank) -> None:
+    """A party that is not registered gets 401 unknown-party. A name that differs by a space is another party."""
+    for body in (Bank(f"O={MARKER}").body(spend()), bank.body(spend(), party=bank.name.replace(",", ", "))):
+        answer = client.post(body)
+        assert (answer.status_code, answer.json()["type"]) == (401, "/problems/unknown-party")
 
 
 def _with_signature(signature: bytes) -> Callable[[Bank], bytes]:
@@ -244,18 +206,13 @@ def _malleable(bank: Bank) -> bytes:
     return json.dumps({**submission, "signature": base64.b64encode(signature[:32] + second).decode()}).encode()
 
 
-def _ecdsa(bank: Bank) -> bytes:
-    twin = Bank(bank.name)
-    twin.key = ec.generate_private_key(ec.SECP256R1())
-    return twin.body(spend())
-
-
+ONE, TWO = spend(), spend()
 SIGNATURES: dict[str, Callable[[Bank], bytes]] = {
-    "wrong-key": _wrong_key,
-    "another-notary": _other_notary,
-    "another-message": _other_message,
-    "another-order": _other_order,
-    "a-request-less": _one_left_out,
+    "wrong-key": lambda bank: Bank(bank.name).body(ONE),
+    "another-notary": lambda bank: Bank(bank.name, notary="O=Another Notary", key=bank.key).body(ONE),
+    "another-message": lambda bank: bank.body(ONE, requests=[TWO]),
+    "another-order": lambda bank: bank.body(ONE, TWO, requests=[TWO, ONE]),
+    "a-request-less": lambda bank: bank.body(ONE, TWO, requests=[ONE]),
     "empty": _with_signature(b""),
     "short": _with_signature(b"\1" * 63),
     "long": _with_signature(b"\1" * 65),
@@ -264,7 +221,7 @@ SIGNATURES: dict[str, Callable[[Bank], bytes]] = {
     "garbage-in-der": _with_signature(bytes.fromhex("3006020100020100")),
     "flipped-bit": _flipped,
     "malleable": _malleable,
-    "ecdsa-for-an-ed25519-party": _ecdsa,
+    "ecdsa-for-an-ed25519-party": lambda bank: Bank(bank.name, p256=True).body(ONE),
 }
 
 

@@ -1,8 +1,10 @@
-"""The bytes of submissions that are sent again: they are in the queue once or not at all, and count nevertheless."""
+"""Submissions that are sent again: they are in the queue once or not at all, and count nevertheless. Calls and connections are freed."""
 
 import asyncio
+import base64
 import contextlib
 import gc
+import json
 import socket
 import struct
 import threading
@@ -13,10 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 
 from notary.decision import Decision
 from notary.http import in_flight
+from notary.http.connection import Connection
 from notary.http.in_flight import InFlight
+from notary.http.server import Server
 from notary.http.submission import SUBMISSIONS, AnswerForm
 from notary.wire import encode_in_pieces
 from ordering.pieces import Pieces
@@ -31,6 +36,8 @@ from tests.notary.test_gate import Clock
 pytestmark = pytest.mark.seconds
 
 CLIENTS = 60
+P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+"""The order of the group of P-256 (FIPS 186-4, D.1.2.3). If (r, s) is a good signature, (r, order - s) is one too."""
 OWN = {"ordering", "payload", "joiner", "notary"}
 
 
@@ -83,6 +90,12 @@ class Held:
     def bytes(self) -> int:
         """Returns the bytes of submissions that are not answered."""
         return sum({id(encoded): len(encoded) for encoded in self._encoded.values()}.values())
+
+
+def reset(wire: Wire) -> None:
+    """Close a connection at once, so that the other end finds an error and not the end of the bytes."""
+    wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    wire.socket.close()
 
 
 @pytest.mark.parametrize("acceptor_processes", [0, 1], ids=["worker", "acceptors"])
@@ -169,6 +182,61 @@ async def test_copies_of_a_pending_submission_are_in_memory_once(
 
 
 @pytest.mark.parametrize("acceptor_processes", [0, 1], ids=["worker", "acceptors"])
+@pytest.mark.parametrize("differs", ["states", "signature"])
+async def test_a_pending_submission_in_another_form_is_a_copy(
+    own_directory: NotaryDirectory, acceptor_processes: int, differs: str
+) -> None:
+    """Its ids are the same. So anyone may write its states in another order, or negate its ECDSA signature: the signature stays good."""
+    party = Bank("O=Bank P", p256=True)
+    own_directory.register(party)
+    request = spend(*[fresh_state() for _ in range(3)])
+    first = party.submission(request)
+    copy = dict(first)
+    if differs == "states":
+        copy["requests"] = [{**request, "inputs": request["inputs"][::-1]}]
+    else:
+        r, s = decode_dss_signature(base64.b64decode(first["signature"]))
+        copy["signature"] = base64.b64encode(encode_dss_signature(r, P256_ORDER - s)).decode()
+    bodies = [json.dumps(each).encode() for each in (first, copy)]
+    settings = {"http.acceptor_processes": acceptor_processes}
+    async with serving(own_directory, settings) as service, contextlib.AsyncExitStack() as stack:
+        assert (await service.http.get("/readyz")).status_code == 200  # the acceptor process has learned that submissions are admitted
+        wires = [stack.enter_context(Wire(str(service.http.base_url))) for _ in bodies]
+        for at, (wire, body) in enumerate(zip(wires, bodies, strict=True)):
+            await asyncio.to_thread(wire.send, post_head(len(body)) + body)
+            async with asyncio.timeout(30):
+                while len(service.app.waiting) <= at:  # noqa: ASYNC110 - polled from outside
+                    await asyncio.sleep(0.005)
+        assert service.worker.sender.queue.pending_requests == 1
+        service.gate.set()
+        assert [(await asyncio.to_thread(wire.answer))[0] for wire in wires] == [200, 200]
+        assert service.worker.sender.batches_sent == 1
+
+
+async def test_a_submission_counts_as_unanswered_after_its_first_client_has_left(
+    own_directory: NotaryDirectory, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else `AnswerBacklog` would not bound the decided submissions of a party that sends each one twice, and leaves once."""
+    body = bank.body(spend())
+    async with serving(own_directory) as service, contextlib.AsyncExitStack() as stack:
+        wires = [stack.enter_context(Wire(str(service.http.base_url))) for _ in range(3)]
+        async with asyncio.timeout(30):
+            for at, wire in enumerate(wires):
+                await asyncio.to_thread(wire.send, post_head(len(body)) + body)
+                while len(service.app.waiting) <= at:  # noqa: ASYNC110 - polled from outside
+                    await asyncio.sleep(0.005)
+            reset(wires[0])
+            while len(service.app.waiting) == len(wires):  # noqa: ASYNC110 - polled from outside
+                await asyncio.sleep(0.005)
+        counted: list[int] = []
+        for change, method in ((1, "enter"), (-1, "leave")):
+            monkeypatch.setattr(service.app.unanswered, method, lambda change=change: counted.append(change))
+        service.gate.set()
+        assert [(await asyncio.to_thread(wire.answer))[0] for wire in wires[1:]] == [200, 200]
+        assert counted == [1, -1]
+
+
+@pytest.mark.parametrize("acceptor_processes", [0, 1], ids=["worker", "acceptors"])
 async def test_a_client_that_leaves_frees_its_calls(own_directory: NotaryDirectory, bank: Bank, acceptor_processes: int) -> None:
     """Heads count in no limit, so those of clients that leave must not stay until the decision. The submission stays, and is decided."""
     request = spend()
@@ -182,8 +250,7 @@ async def test_a_client_that_leaves_frees_its_calls(own_directory: NotaryDirecto
             while len(service.app.waiting) < len(wires):  # noqa: ASYNC110 - polled from outside
                 await asyncio.sleep(0.005)
         for wire in wires:
-            wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
-            wire.socket.close()
+            reset(wire)
         async with asyncio.timeout(30):
             await service.app.idle()
         assert not service.app.waiting
@@ -351,3 +418,70 @@ async def test_an_answered_call_is_freed_without_the_garbage_collector(
             found()
             assert {await ask("new") for _ in range(5)} == {503}
             assert not found()
+
+
+async def test_a_closed_connection_is_freed_without_the_garbage_collector(
+    own_directory: NotaryDirectory, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However it ends. Clients without a key may open and close any number, and the collector scans all objects in use."""
+    get, within = b"GET %s HTTP/1.1\r\nHost: notary\r\n\r\n", b"GET /livez HTT"
+    closed: list[bool] = []
+    forget = Server.closed
+
+    def noted(server: Server, connection: Connection) -> None:
+        forget(server, connection)
+        closed.append(True)
+
+    def ends(sent: Callable[[], bytes], then: Callable[[Wire], object], url: str) -> None:
+        with Wire(url) as wire, contextlib.suppress(ConnectionError):
+            then(wire.send(sent()))
+
+    def after_its_answer(wire: Wire) -> None:
+        wire.answer()
+
+    def at_a_half_close(wire: Wire) -> None:
+        wire.socket.shutdown(socket.SHUT_WR)
+        wire.answer()
+        assert wire.is_closed()
+
+    def by_the_worker(wire: Wire) -> None:
+        wire.answer()
+        assert wire.is_closed()
+
+    def submission(behind: bytes = b"", *lines: str) -> Callable[[], bytes]:
+        def made() -> bytes:
+            body = bank.body(spend())
+            return post_head(len(body), *lines) + body + behind
+
+        return made
+
+    ways: dict[str, tuple[Callable[[], bytes], Callable[[Wire], object]]] = {
+        "without a call": (lambda: b"", lambda wire: None),
+        "after a call": (lambda: get % b"/livez", after_its_answer),
+        "after a call, by a reset": (lambda: get % b"/livez", lambda wire: (wire.answer(), reset(wire))),
+        "by a half close": (lambda: get % b"/livez", at_a_half_close),
+        "after a submission": (submission(), after_its_answer),
+        "after its last call": (submission(b"", "Connection: close"), by_the_worker),
+        "within a head": (lambda: within, lambda wire: None),
+        "within a body": (lambda: post_head(100) + b"{", reset),
+        "within a rejected body": (lambda: post_head(1 << 30) + b"{", reset),
+        "in a long poll": (lambda: get % f"/v1/transactions/{transaction_id(spend())}?wait=30".encode(), reset),
+        "by bytes that are no call": (lambda: b"no call\r\n\r\n", by_the_worker),
+        "by such bytes behind a submission": (submission(b"no call\r\n\r\n"), by_the_worker),
+        "by a malformed head behind a submission": (submission(b"GET / HTTP/1.1\r\n\r\n"), by_the_worker),
+        "by a late head": (lambda: within, by_the_worker),
+    }
+    monkeypatch.setattr(Server, "closed", noted)
+    async with serving(own_directory, head_s_max=1.0) as service:
+        service.gate.set()
+        assert (await service.post(bank.body(spend()))).status_code == 200
+        with garbage() as found:
+            for way, (sent, then) in ways.items():
+                closed.clear()
+                for _ in range(3):
+                    await asyncio.to_thread(ends, sent, then, str(service.http.base_url))
+                async with asyncio.timeout(30):
+                    while len(closed) < 3:  # noqa: ASYNC110 - polled from outside
+                        await asyncio.sleep(0.005)
+                    await service.app.idle()
+                assert not found(), way

@@ -8,6 +8,7 @@ import pytest
 from notary.duty_cycle import DutyCycle
 from notary.http import lines as lines_module
 from notary.http.lines import ClientKey, ClientLines
+from tests.clients.load import until
 
 A, B = ClientKey("192.0.2.1", {b"a"}), ClientKey("192.0.2.1", {b"b"})
 NOBODY, REMEMBERED = ClientKey("192.0.2.1"), ClientKey("192.0.2.7")
@@ -33,8 +34,7 @@ class Taken:
 
     async def until(self, count: int) -> None:
         """Return when so many were read."""
-        while len(self.names) < count:  # noqa: ASYNC110 - it counts turns
-            await asyncio.sleep(lines_module.HELD_S)
+        await until(lambda: len(self.names) >= count, lines_module.HELD_S)
 
     async def some_turns(self) -> None:
         """Return when all that may be read were read."""

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TypeVar
 
 import pytest
@@ -41,114 +42,60 @@ async def by_hand(service: Service, talk: Callable[[Wire], Result]) -> Result:
     return await asyncio.to_thread(connected)
 
 
-async def test_rejected_without_being_read(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """A shed submission is checked for neither type nor body, and the connection serves the next call and the one after it."""
-
-    def talk(wire: Wire) -> list[int]:
-        statuses = []
-        for _ in range(2):
-            wire.send(b"POST /v1/submissions?receipts=false HTTP/1.1\r\nHost: n\r\nContent-Length: 5\r\n\r\n[not ")
-            returned = wire.problem()
-            assert returned["type"] == "/problems/overloaded"
-            statuses.append(returned["status"])
-            statuses.append(wire.send(GET).answer()[0])
-        return statuses
-
-    async with overloaded(own_directory, bank) as service:
-        assert await by_hand(service, talk) == [503, 200, 503, 200]
-        assert service.worker.metrics.text().count(b'notary_http_answers_total{call="/v1/submissions",status="503"} 2.0') == 1
-
-
-async def test_a_body_in_pieces_is_passed_over(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """The answer comes after the body, so that every client reads it, for chunks as for a declared length."""
-
-    def talk(wire: Wire) -> int:
-        wire.send(post_head(1_000_000)).send(b"x" * 500_000).send(b"x" * 500_000)
-        assert wire.problem()["status"] == 503
-        wire.send(post_head(None, "Transfer-Encoding: chunked") + b"5\r\nxxxxx\r\n").send(b"5\r\nxxxxx\r\n0\r\n\r\n")
-        assert wire.problem()["status"] == 503
-        return wire.send(GET).answer()[0]
-
-    async with overloaded(own_directory, bank) as service:
-        assert await by_hand(service, talk) == 200
+CHUNKED = post_head(None, "Transfer-Encoding: chunked")
+SHED: dict[str, tuple[list[bytes], list[int], bool]] = {
+    # It is checked for neither type nor body.
+    "unread": (
+        [b"POST /v1/submissions?receipts=false HTTP/1.1\r\nHost: n\r\nContent-Length: 5\r\n\r\n[not ", GET] * 2,
+        [503, 200] * 2,
+        False,
+    ),
+    "in-pieces": ([post_head(1_000_000), b"x" * 500_000, b"x" * 500_000, GET], [503, 200], False),
+    "in-chunks": ([CHUNKED + b"5\r\nxxxxx\r\n", b"5\r\nxxxxx\r\n0\r\n\r\n", GET], [503, 200], False),
+    "pipelined": ([(post_head(2) + b"xx") * 20 + GET + post_head(2) + b"xx" + GET], [503] * 20 + [200, 503, 200], False),
+    "stops": ([post_head(10) + b"xx"], [503], True),
+    "breaks-off": ([CHUNKED + b"zz\r\n"], [503], True),
+    "expects": ([post_head(1_000, "Expect: 100-continue")], [503], False),
+    "last": ([post_head(2, "Connection: close") + b"xx"], [503], True),
+    "http-1.0": ([post_head(2, version="1.0") + b"xx"], [503], True),
+}
+"""The pieces that are sent, the statuses of the answers, and whether the connection ends then."""
 
 
-async def test_a_body_that_does_not_come(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """A client that stops in the middle of its body gets the same answer, at a deadline, and the connection ends."""
+async def test_submissions_are_shed_without_being_read(own_directory: NotaryDirectory, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer comes after the body, so that every client reads it, or instead of a 100. It ends no connection that may go on.
 
-    def talk(wire: Wire) -> tuple[int, bool]:
-        wire.send(post_head(10) + b"xx")
-        return wire.problem()["status"], wire.is_closed()
+    A body that stops gets it at a deadline, and one that breaks off into garbage gets it too.
+    """
+    monkeypatch.setattr(lines, "SLICE_S", 60.0)  # garbage that comes before the turn of its call gets a 400
+
+    def talk(wire: Wire, what: str) -> None:
+        pieces, statuses, ends = SHED[what]
+        for piece in pieces:
+            wire.send(piece)
+        for status in statuses:
+            answered, _, body = wire.answer()
+            assert (answered, b"/problems/overloaded" in body) == (status, status == 503), what
+        if ends:
+            assert wire.is_closed(), what
 
     async with overloaded(own_directory, bank, head_s_max=1.0) as service:
-        assert await by_hand(service, talk) == (503, True)
+        for what in SHED:
+            await by_hand(service, partial(talk, what=what))
+        shed = sum(statuses.count(503) for _, statuses, _ in SHED.values())
+        assert b'notary_http_answers_total{call="/v1/submissions",status="503"} %d.0' % shed in service.worker.metrics.text()
 
 
-async def test_a_body_that_breaks_off_into_nonsense(own_directory: NotaryDirectory, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A malformed chunk ends the connection, with the 503 as its answer. If it comes before the call's turn, the answer is 400."""
-    monkeypatch.setattr(lines, "SLICE_S", 60.0)
-
-    def talk(wire: Wire) -> tuple[int, bool]:
-        wire.send(post_head(None, "Transfer-Encoding: chunked") + b"zz\r\n")
-        return wire.problem()["status"], wire.is_closed()
-
-    async with overloaded(own_directory, bank) as service:
-        assert await by_hand(service, talk) == (503, True)
-
-
-async def test_submissions_are_answered_in_their_order(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """With `Expect: 100-continue` the 503 comes instead of 100."""
-
-    def talk(wire: Wire) -> int:
-        return wire.send(post_head(1_000, "Expect: 100-continue")).answer()[0]
-
-    async with overloaded(own_directory, bank) as service:
-        assert await by_hand(service, talk) == 503
-
-
-async def test_a_full_queue_of_a_worker_without_a_log_says_so(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """If the queue is full because the log acknowledges nothing, clients get not-ready, which sends them to another worker."""
-    settings = {"limits.pending_requests_max": 1, "worker.append_wait_ms_max": 50}
-    async with serving(own_directory, settings) as service:
-        first = asyncio.create_task(service.post(bank.body(spend())))
-        await service.pending()
-        while (await service.http.get("/readyz")).status_code == 200:
-            pass
-        rejected = await service.post(bank.body(spend()))
-        assert (rejected.status_code, rejected.json()["type"]) == (503, "/problems/not-ready")
-        service.gate.set()
-        assert (await first).status_code == 200
-
-
-async def test_connections_that_are_to_end(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """With `Connection: close`, and with HTTP/1.0, the connection ends after the answer."""
-
-    def talk(wire: Wire, head: bytes) -> bool:
-        wire.send(head + b"xx")
-        assert wire.problem()["status"] == 503
-        return wire.is_closed()
-
-    async with overloaded(own_directory, bank) as service:
-        assert await by_hand(service, lambda wire: talk(wire, post_head(2, "Connection: close")))
-        assert await by_hand(service, lambda wire: talk(wire, post_head(2, version="1.0")))
-
-
-async def test_answers_keep_their_order(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """A 503 behind a call without an answer waits for its turn; many calls in one piece are answered one by one."""
+async def test_a_shed_submission_waits_behind_an_undecided_one(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """Its answer leaves after the one before it, on the same connection."""
     first = bank.body(spend())
 
     def talk(wire: Wire) -> list[int]:
-        wire.send((post_head(2) + b"xx") * 20 + GET + post_head(2) + b"xx" + GET)
-        return [wire.answer()[0] for _ in range(23)]
-
-    def behind(wire: Wire) -> list[int]:
         wire.send(post_head(len(first), "Prefer: wait=1") + first + post_head(2) + b"xx")
         return [wire.answer()[0] for _ in range(2)]
 
-    async with overloaded(own_directory, bank) as service:
-        assert await by_hand(service, talk) == [503] * 20 + [200, 503, 200]
     async with serving(own_directory, {"limits.pending_requests_max": 1}) as service:
-        assert await by_hand(service, behind) == [202, 503]
+        assert await by_hand(service, talk) == [202, 503]
         service.gate.set()
 
 
@@ -209,8 +156,11 @@ async def test_a_weight_is_read_while_the_worker_runs(own_directory: NotaryDirec
         await queue.drain()
 
 
-async def test_a_ticket_is_valid_for_a_submission_that_is_looked_up_first(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """A submission with an old request at its front is queued some turns after its admission. Its ticket still opens the last part then."""
+async def test_a_ticket_is_used_by_a_new_submission_alone(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """A copy of a decided one, which anyone may send, uses no capacity, and no ticket.
+
+    A submission with an old request at its front is queued some turns after its admission. Its ticket still opens the last part then.
+    """
     old = spend()
     async with serving(own_directory, {"limits.pending_requests_max": 100}) as service:
         service.gate.set()
@@ -220,26 +170,10 @@ async def test_a_ticket_is_valid_for_a_submission_that_is_looked_up_first(own_di
         body = bank.body(old, *(spend() for _ in range(9)))
         rejected = await service.post(body)
         assert rejected.status_code == 503
-        await asyncio.sleep(int(rejected.headers["retry-after"]))
-        assert (await service.post(body, prefer="wait=0", ticket=rejected.headers["ticket"])).status_code == 202
-        assert b"notary_tickets_used_total 1.0" in service.worker.metrics.text()
-        service.gate.set()
-        await service.worker.sender.queue.drain()
-
-
-async def test_a_copy_of_a_decided_submission_uses_no_ticket(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """It uses no capacity, and anyone may send it. Its ticket stays valid."""
-    decided = bank.body(spend())
-    async with serving(own_directory, {"limits.pending_requests_max": 100}) as service:
-        service.gate.set()
-        assert (await service.post(decided)).status_code == 200
-        service.gate.clear()
-        assert (await service.post(bank.body(*(spend() for _ in range(60))), prefer="wait=0")).status_code == 202
-        body = bank.body(*(spend() for _ in range(10)))
-        rejected = await service.post(body)
         ticket = rejected.headers["ticket"]
         await asyncio.sleep(int(rejected.headers["retry-after"]))
-        assert (await service.post(decided, ticket=ticket)).status_code == 200
+        assert (await service.post(bank.body(old), ticket=ticket)).status_code == 200
         assert (await service.post(body, prefer="wait=0", ticket=ticket)).status_code == 202
+        assert b"notary_tickets_used_total 1.0" in service.worker.metrics.text()
         service.gate.set()
         await service.worker.sender.queue.drain()

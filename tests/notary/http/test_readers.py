@@ -1,18 +1,15 @@
 """The certificates of readers."""
 
-import base64
 import contextlib
 import datetime
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.name import _ASN1Type
 from cryptography.x509.oid import NameOID
@@ -22,6 +19,8 @@ from notary.http.call import Call
 from notary.http.problems import NotAParty
 from notary.http.readers import SKEW_S, Readers
 from notary.parties import Parties
+from tests.notary.http.test_reads import signed as signed_headers
+from tests.notary.http.test_reads import two_numbers
 from tests.notary.party import NOTARY, Bank
 from tests.notary.process import NotaryDirectory
 
@@ -54,18 +53,10 @@ def checks(own_directory: NotaryDirectory) -> Readers:
     return readers
 
 
-def signed(created_s: int, more: str, form: Callable[[bytes], bytes]) -> Call:
+def signed(created_s: int, more: str = "", form: Callable[[bytes], bytes] = two_numbers) -> Call:
     """Returns a call that the bank has signed; `form` makes the signature from one in DER."""
-    parameters = f'("@method" "@path" "@query");created={created_s};keyid="{quote(P256.name, safe="")}"'
-    parameters += f';tag="{quote(NOTARY, safe="")}"{more}'
-    der = P256.sign(f'"@method": GET\n"@path": {PATH}\n"@query": ?\n"@signature-params": {parameters}'.encode())
-    headers = [(b"signature-input", f"sig={parameters}".encode()), (b"signature", b"sig=:" + base64.b64encode(form(der)) + b":")]
-    return Call("GET", PATH, b"", headers, lambda call, answer, after_body: None)
-
-
-def two_numbers(der: bytes) -> bytes:
-    """Returns the two numbers of a signature, as RFC 9421 writes them."""
-    return b"".join([number.to_bytes(32, "big") for number in decode_dss_signature(der)])
+    headers = signed_headers(PATH, P256, now_s=created_s, more=more, form=form)
+    return Call("GET", PATH, b"", [(name.lower().encode(), value.encode()) for name, value in headers.items()], lambda *_: None)
 
 
 @pytest.mark.parametrize("more", ["", ';alg="ed25519"'])
@@ -77,7 +68,7 @@ def test_der_is_no_signature_of_a_read(checks: Readers, more: str) -> None:
 
 def test_a_signature_has_one_form(checks: Readers) -> None:
     """A zero in front of the second number does not change it, but nobody writes it."""
-    checks.check(signed(NOW_S, "", two_numbers))
+    checks.check(signed(NOW_S))
     with pytest.raises(NotAParty):
         checks.check(signed(NOW_S, "", lambda der: (both := two_numbers(der))[:32] + b"\0" + both[32:]))
 
@@ -98,4 +89,4 @@ def test_a_signature_counts_in_its_time_alone(checks: Readers, created_s: int, e
     """From `SKEW_S` before its time on, to as long after it, both included, and to its end at the latest."""
     more = "" if expires_s is None else f";expires={NOW_S + expires_s}"
     with contextlib.nullcontext() if counts else pytest.raises(NotAParty, match="and this worker's clock shows"):
-        checks.check(signed(NOW_S + created_s, more, two_numbers))
+        checks.check(signed(NOW_S + created_s, more))

@@ -8,6 +8,7 @@ from urllib.parse import quote, unquote
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from notary.client import Client, Rejected, Signer, tls_context
@@ -69,15 +70,22 @@ def signed(
     method: str = "GET",
     more: str = "",
     label: str = "sig",
+    now_s: float | None = None,
+    form: Callable[[bytes], bytes] | None = None,
 ) -> dict[str, str]:
-    """Returns the headers of a call that is signed `at_s` seconds from now."""
+    """Returns the headers of a call that is signed `at_s` seconds from now; `form` makes the signature from the key's own form."""
     path, _, query = path.partition("?")
-    parameters = f'("@method" "@path" "@query");created={int(time.time() + at_s)};keyid="{quote(party or bank.name, safe="")}"'
+    created_s = int((time.time() if now_s is None else now_s) + at_s)
+    parameters = f'("@method" "@path" "@query");created={created_s};keyid="{quote(party or bank.name, safe="")}"'
     parameters += f';tag="{quote(notary, safe="")}"{more}'
     signature = bank.sign(f'"@method": {method}\n"@path": {path}\n"@query": ?{query}\n"@signature-params": {parameters}'.encode())
-    if bank is OTHER:
-        signature = b"".join([number.to_bytes(32, "big") for number in decode_dss_signature(signature)])
+    signature = (form or (two_numbers if isinstance(bank.key, EllipticCurvePrivateKey) else bytes))(signature)
     return {"Signature-Input": f"{label}={parameters}", "Signature": f"{label}=:{base64.b64encode(signature).decode()}:"}
+
+
+def two_numbers(der: bytes) -> bytes:
+    """Returns the two numbers of a signature, as RFC 9421 writes them."""
+    return b"".join([number.to_bytes(32, "big") for number in decode_dss_signature(der)])
 
 
 @pytest.fixture(scope="module")

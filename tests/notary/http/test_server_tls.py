@@ -19,9 +19,9 @@ from deploy.local.ports import free_ports
 from notary import cli
 from notary.client import Client, RetryPolicy, Signer, TransactionRequest, Unreachable, tls_context
 from tests.notary.certificates import DAY, Authority, Pair, serial_of
-from tests.notary.http.checked_client import JSON, SOCKET_S_MAX
+from tests.notary.http.checked_client import JSON, SOCKET_S_MAX, WITH_ACCEPTORS
 from tests.notary.party import Bank, fresh_hash, fresh_state, spend
-from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, serve_fails
+from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, serve_fails, wait_until
 
 Start = Callable[..., NotaryProcess]
 SOON = datetime.timedelta(minutes=5)
@@ -97,16 +97,15 @@ def serve_tls(own_directory: NotaryDirectory, notary_process: Start, acceptors: 
         assert service.process.stop() == 0
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        time.sleep(0.1)  # each look is a handshake or more
-
-
 # ---- rejected clients ----
 
 
+@WITH_ACCEPTORS
 def test_nothing_older_than_tls_1_3(serve_tls: Callable[..., Service]) -> None:
-    """A client with at most TLS 1.2 fails the handshake, one without TLS gets no answer; both are counted."""
+    """A client with at most TLS 1.2 fails the handshake, one without TLS gets no answer; both are counted.
+
+    So does a client that trusts another authority, or only the machine's.
+    """
     service = serve_tls()
     old = service.context()
     old.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -119,11 +118,6 @@ def test_nothing_older_than_tls_1_3(serve_tls: Callable[..., Service]) -> None:
     with service.connect(service.context()) as connection:
         assert connection.version() == "TLSv1.3"
     wait_until(lambda: service.metric("notary_tls_handshakes_failed_total") == 2)
-
-
-def test_a_server_of_another_authority_is_not_believed(serve_tls: Callable[..., Service]) -> None:
-    """A client that trusts another authority, or only the machine's, ends the handshake."""
-    service = serve_tls()
     other = Authority("Other").put(service.folder / "other-ca.pem")
     for context in (tls_context(other), tls_context()):
         with pytest.raises(ssl.SSLCertVerificationError):
@@ -174,6 +168,7 @@ def test_other_authorities_take_effect_without_a_restart(own_directory: NotaryDi
     assert not any(is_taken(old) for _ in range(8))
 
 
+@WITH_ACCEPTORS
 def test_strangers_in_a_handshake_do_not_keep_others_out(serve_tls: Callable[..., Service]) -> None:
     """A connection that sends nothing is closed after `head_ms_max`, and does not keep others out until then."""
     service = serve_tls(HTTP_HEAD_MS_MAX="3000", HTTP_CONNECTIONS_MAX="16")
@@ -208,17 +203,22 @@ def test_the_client_needs_both_files(own_directory: NotaryDirectory, bank: Bank,
             client.notary(deadline_s=1.5)
 
 
-@pytest.mark.parametrize("acceptors", [0], ids=["alone"], indirect=True, scope="session")
-def test_the_client_gets_the_remedy(serve_tls: Callable[..., Service]) -> None:
-    """An error for a missing authority, or for the wrong one of two ports, names the right flag or URL."""
+@WITH_ACCEPTORS
+def test_the_client_gets_the_remedy(own_directory: NotaryDirectory, serve_tls: Callable[..., Service]) -> None:
+    """An error for a missing authority, or for the wrong one of two ports, names the right flag or URL.
+
+    Probes reach `health_listen` by plain HTTP, whatever certificates clients must show.
+    """
     (health,) = free_ports(1)
-    service = serve_tls(HTTP_HEALTH_LISTEN=f"127.0.0.1:{health}")
+    Authority("Clients").put(own_directory.path / "client-ca.pem")
+    service = serve_tls(HTTP_TLS_CLIENT_CA_FILE="client-ca.pem", HTTP_HEALTH_LISTEN=f"127.0.0.1:{health}")
+    assert httpx.get(f"http://127.0.0.1:{health}/readyz", trust_env=False, timeout=60).text == "ok\n"
     secured = service.process.url
     plain = secured.replace("https:", "http:")
 
     def said(url: str) -> str:
         with Client([url], retry_policy=RetryPolicy(attempt_s_max=5.0)) as client, pytest.raises(Unreachable) as failed:
-            client.notary(deadline_s=3.0)
+            client.notary(deadline_s=1.5)
         return str(failed.value)
 
     assert "is its authority in the file of `--tls-ca`" in said(secured)
@@ -226,18 +226,16 @@ def test_the_client_gets_the_remedy(serve_tls: Callable[..., Service]) -> None:
     assert "it may speak plain HTTP, as a health port does: then use http://" in said(f"https://127.0.0.1:{health}")
 
 
-@pytest.mark.parametrize("ends", [False, True], ids=["keep-alive", "close"])
-def test_the_largest_call_and_its_answer_are_complete(bank: Bank, serve_tls: Callable[..., Service], ends: bool) -> None:
+def test_the_largest_call_and_its_answer_are_complete(bank: Bank, serve_tls: Callable[..., Service]) -> None:
     """The largest submission and its answer, with all receipts, are complete, also when the connection ends after them."""
     service = serve_tls()
     body = bank.body(*(spend(*(fresh_state() for _ in range(20))) for _ in range(1000)))
     assert len(body) > 1 << 20
-    headers = JSON | ({"connection": "close"} if ends else {})
-    answer = httpx.post(
-        service.process.url + "/v1/submissions", content=body, headers=headers, verify=service.context(), timeout=60, trust_env=False
-    )
-    assert answer.status_code == 200
-    assert sum("receipt" in decision for decision in answer.json()["decisions"]) == 1000
+    with httpx.Client(base_url=service.process.url, verify=service.context(), timeout=60, trust_env=False) as http:
+        for headers in (JSON, JSON | {"connection": "close"}):
+            answer = http.post("/v1/submissions", content=body, headers=headers)
+            assert answer.status_code == 200
+            assert sum("receipt" in decision for decision in answer.json()["decisions"]) == 1000
 
 
 # ---- renewal ----
@@ -305,9 +303,7 @@ def test_files_that_do_not_fit_keep_the_pair_in_use(serve_tls: Callable[..., Ser
         certificate.unlink()
     wait_until(lambda: service.metric("notary_tls_problem") == 1)
     assert service.shown() == expected
-    complaints = [
-        line for line in service.process.stderr().splitlines() if "the new certificate is rejected, the present one stays in use" in line
-    ]
+    complaints = [line for line in service.process.stderr().splitlines() if "is rejected, the present one stays in use" in line]
     assert complaints
     assert all(str(certificate) in line for line in complaints)
     renewed = authority.server(until=60 * DAY)
@@ -343,6 +339,7 @@ def test_idle_clients_do_not_hold_the_end_up(serve_tls: Callable[..., Service]) 
         service.process.check_quiet("Cancel")
 
 
+@WITH_ACCEPTORS
 def test_clients_that_leave_during_their_calls_fill_no_log(serve_tls: Callable[..., Service]) -> None:
     """uvloop has a warning for each answer to a client that is gone, and a client may have sent thousands of calls."""
     service = serve_tls()
@@ -354,24 +351,12 @@ def test_clients_that_leave_during_their_calls_fill_no_log(serve_tls: Callable[.
     service.process.check_quiet("SSL connection is closed")
 
 
-def test_health_may_have_a_port_without_tls(own_directory: NotaryDirectory, serve_tls: Callable[..., Service]) -> None:
-    """Probes reach `health_listen` by plain HTTP, whatever certificates clients must show."""
-    health = f"127.0.0.1:{free_ports(1)[0]}"
-    Authority("Clients").put(own_directory.path / "client-ca.pem")
-    serve_tls(HTTP_TLS_CLIENT_CA_FILE="client-ca.pem", HTTP_HEALTH_LISTEN=health)
-    assert httpx.get(f"http://{health}/readyz", trust_env=False, timeout=60).text == "ok\n"
-
-
-def _closed(file: Path) -> None:
-    file.chmod(0o644)
-
-
 BROKEN: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "no-certificate": ("server.pem", Path.unlink, "No such file"),
     "no-key": ("server-key.pem", Path.unlink, "No such file"),
     "garbage": ("server.pem", lambda file: file.write_text("garbage"), "no PEM certificate"),
     "garbage-key": ("server-key.pem", lambda file: file.write_text("garbage"), "unencrypted PEM private key"),
-    "open-key": ("server-key.pem", _closed, "chmod 600"),
+    "open-key": ("server-key.pem", lambda file: file.chmod(0o644), "chmod 600"),
     "no-authorities": ("client-ca.pem", Path.unlink, "No such file"),
     "garbage-authorities": ("client-ca.pem", lambda file: file.write_text("garbage"), "no PEM certificates"),
     "another-key": ("server-key.pem", lambda file: file.write_bytes(Authority().server().key), "is not the key of this certificate"),

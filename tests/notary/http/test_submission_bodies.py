@@ -7,12 +7,12 @@ import queue
 import select
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.notary.http.checked_client import Wire, post_head
-from tests.notary.http.test_app import Service, serving
+from tests.notary.http.checked_client import JSON, Wire, post_head
+from tests.notary.http.test_app import serving
+from tests.notary.http.test_overload import by_hand
 from tests.notary.party import Bank, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
 
@@ -24,7 +24,7 @@ MOST = 600_000
 @pytest.fixture(scope="module")
 def tight(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> Iterator[NotaryProcess]:
     """A worker with a small byte budget."""
-    directory = NotaryDirectory.create(Path(tmp_path_factory.mktemp("tight")) / "notary")
+    directory = NotaryDirectory.create(tmp_path_factory.mktemp("tight") / "notary")
     directory.register(bank)
     settings = {"LIMITS_PENDING_BYTES_MAX": BYTES_MAX, "HTTP_HEAD_MS_MAX": 400}
     with NotaryProcess.start(directory.config, settings=settings) as process:
@@ -153,24 +153,10 @@ async def test_a_pending_submission_uses_capacity_too(own_directory: NotaryDirec
         first = asyncio.create_task(service.post(body))
         await service.pending()
         assert 10_000 < service.worker.sender.queue.pending_bytes < 20_000
-        status, problem = await half_a_body(service, 15_000)
-        assert (status, problem) == (503, "/problems/overloaded")
+        half = post_head(30_000) + b"x" * 15_000
+        assert await by_hand(service, lambda wire: wire.send(half).problem()["type"]) == "/problems/overloaded"
         service.gate.set()
         assert (await first).status_code == 200
         assert service.worker.sender.queue.pending_bytes == 0
-        answer = await service.http.post("/v1/submissions", content=b"x" * 15_000, headers={"content-type": "application/json"})
+        answer = await service.http.post("/v1/submissions", content=b"x" * 15_000, headers=JSON)
         assert answer.status_code == 400
-
-
-async def half_a_body(service: Service, size: int) -> tuple[int, str]:
-    """Returns status and type of the answer to that many bytes of a body twice as long."""
-    url = service.http.base_url
-    reader, writer = await asyncio.open_connection(url.host, url.port)
-    try:
-        writer.write(post_head(2 * size) + b"x" * size)
-        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)
-        length = int(head.lower().partition(b"content-length:")[2].split()[0])
-        problem: dict[str, str] = json.loads(await reader.readexactly(length))
-        return int(head.split()[1]), problem["type"]
-    finally:
-        writer.close()

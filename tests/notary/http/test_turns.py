@@ -21,13 +21,13 @@ from notary.http.lifecycle import NOBODY
 from notary.http.reads import LOOK_UP_US
 from notary.http.submission import SUBMISSIONS, AnswerForm
 from notary.parties import Parties
-from notary.quota import Quota
 from notary.tree import TILE_WIDTH
 from ordering.clock import uptime_s
 from ordering.pieces import Pieces
 from payload import decode_submission
 from payload import request as payload_request
 from payload import submission as payload_submission
+from tests.clients.load import until
 from tests.notary.http.test_app import ACCEPTORS, Service, serving
 from tests.notary.party import NOTARY, Bank, fresh_hash, spend, transaction_id
 from tests.notary.process import NotaryDirectory
@@ -143,17 +143,9 @@ async def test_rejections_of_many_conflicts_are_answered_in_pieces(service: Serv
 
 
 async def test_a_burst_with_old_requests_first_is_charged_one_by_one(
-    own_directory: NotaryDirectory, bank: Bank, monkeypatch: pytest.MonkeyPatch
+    own_directory: NotaryDirectory, bank: Bank, charged: list[int]
 ) -> None:
     """All are admitted in one turn of the loop, before any is charged, and are looked up later: the quota is enough for one."""
-    charged: list[int] = []
-    charge = Quota.charge
-
-    def noted(quota: Quota, party: str, requests: int) -> None:
-        charged.append(requests)
-        charge(quota, party, requests)
-
-    monkeypatch.setattr(Quota, "charge", noted)
     old = spend()
     async with serving(own_directory, {"limits.party_requests_per_s": 4}) as service:
         service.gate.set()
@@ -200,8 +192,7 @@ async def test_answers_are_made_address_by_address_and_party_by_party(service: S
         count += 1
     assert count < 10
     assert len(done) == 2
-    while len(done) < 102:  # noqa: ASYNC110 - it counts turns
-        await asyncio.sleep(0)
+    await until(lambda: len(done) == 102, 0)
 
 
 async def test_what_is_decided_but_for_the_last_one_goes_to_the_log(service: Service, bank: Bank) -> None:
@@ -223,8 +214,7 @@ async def test_what_is_decided_but_for_the_last_one_goes_to_the_log(service: Ser
     assert changes, "acceptor processes learn that there is no capacity"
     assert len(service.app.waiting) == 1
     fits = submit(service, bank.body(*requests[2:], spend()))
-    while queue.pending_requests < COUNT:  # noqa: ASYNC110 - it waits for turns
-        await asyncio.sleep(0)
+    await until(lambda: queue.pending_requests >= COUNT, 0)
     assert service.worker.gate.body_bytes == 0, "its bytes count in the queue from now on"
     tickets = service.worker.tickets
     tickets._clock_s = lambda: uptime_s() + int(dict(headers)[b"retry-after"])
@@ -453,8 +443,7 @@ async def test_reads_are_answered_in_active_slices_and_submissions_in_each() -> 
     answers = turns.Turns(lambda: True, duty)
     answers.do(work("read", 0.01), network="somebody")
     answers.do(work("submission", 0.001), party="somebody")
-    while made.count("read") < 5:  # noqa: ASYNC110 - it counts turns
-        await asyncio.sleep(0)
+    await until(lambda: made.count("read") >= 5, 0)
     for first, last in itertools.pairwise([at for at, whose in enumerate(made) if whose == "read"]):
         assert last - first - 1 >= 10
 
@@ -498,8 +487,7 @@ async def test_no_body_is_decoded_while_answers_are_behind(own_directory: Notary
         if acceptors:  # before this answer its process learns of the standing queue
             assert (await service.post(bank.body(spend()))).status_code == 200
         call = asyncio.create_task(service.post(bank.body(spend())))
-        while not (acceptors or service.worker.gate._asked):  # noqa: ASYNC110 - polled from outside
-            await asyncio.sleep(0)
+        await until(lambda: bool(acceptors or service.worker.gate._asked), 0)
         await asyncio.sleep(4 * HELD_S)
         assert not call.done()
         assert service.worker.index.position_next == acceptors
@@ -545,8 +533,7 @@ async def test_a_bug_in_an_answer_does_not_close_the_gate(service: Service, bank
     with monkeypatch.context() as patched:
         patched.setattr(service.app, "answer", lambda *_: 1 // 0)
         submit(service, bank.body(spend()))
-        while service.worker.index.position_next == 0 or service.app.turns._parties:  # noqa: ASYNC110 - polled from outside
-            await asyncio.sleep(0)
+        await until(lambda: service.worker.index.position_next > 0 and not service.app.turns._parties, 0)
     assert service.app.unanswered._size == 0
     assert (await service.post(bank.body(spend()))).status_code == 200
 
@@ -563,11 +550,9 @@ async def test_an_answer_that_counts_does_not_wait_behind_repeated_ones(service:
     for _ in range(200):
         service.app.turns.do(work("repeated", 20), party="O=Many")
     service.app.turns.do(work("counts", 20), party="O=Many", counts=True)
-    while not done:  # noqa: ASYNC110 - it counts turns
-        await asyncio.sleep(0)
+    await until(lambda: bool(done), 0)
     assert done == ["counts"]
-    while len(done) < 201:  # noqa: ASYNC110 - it counts turns
-        await asyncio.sleep(0)
+    await until(lambda: len(done) == 201, 0)
 
 
 async def test_reads_of_an_acceptor_process_take_turns(service: Service) -> None:
