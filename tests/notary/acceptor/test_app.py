@@ -92,7 +92,7 @@ class LinkedAcceptor:
         [message] = [each for each in await self.received(lambda messages: _submitted(messages) > 0) if isinstance(each, Submitted)]
         return message.network
 
-    async def pass_on(self, message: Down) -> None:
+    async def worker_sends(self, message: Down) -> None:
         """Send a message of the worker."""
         await asyncio.get_running_loop().sock_sendall(self.worker, framed(message))
 
@@ -147,7 +147,7 @@ async def test_a_burst_does_not_delay_the_messages_of_its_worker(acceptor: Linke
     async with acceptor.running():
         calls = [loop.create_task(acceptor.post()) for _ in range(100)]
         handed = await loop.sock_recv(acceptor.worker, 4)
-        await acceptor.pass_on(AdmissionState((503, TEXT, b"full")))
+        await acceptor.worker_sends(AdmissionState((503, TEXT, b"full")))
         while (submitted := _submitted(_messages(handed))) + sum(call.done() for call in calls) < len(calls):
             with contextlib.suppress(TimeoutError):
                 handed += await asyncio.wait_for(loop.sock_recv(acceptor.worker, 1 << 20), 0.05)
@@ -168,7 +168,7 @@ async def test_a_connection_is_a_partys_once_the_worker_says_so(
         assert await acceptor.handed_over() == "127.0.0.1"
         (connection,) = acceptor.server.connections
         assert not connection.parties
-        await acceptor.pass_on(Answered(1, (200, TEXT, b""), party))
+        await acceptor.worker_sends(Answered(1, (200, TEXT, b""), party))
         assert (await reader.readline()).split()[1] == b"200"
         assert connection.parties == ({party.encode()} if party else set())
         assert not acceptor.app._of_address
@@ -198,7 +198,7 @@ async def test_the_head_of_a_client_that_leaves_is_freed_with_the_workers_answer
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
         writer.transport.abort()
         await acceptor.received(lambda messages: ClientLeft(1) in messages)
-        await acceptor.pass_on(Answered(1, (202, TEXT, b"")))
+        await acceptor.worker_sends(Answered(1, (202, TEXT, b"")))
         await until(lambda: not acceptor.app._calls)
 
 
@@ -229,7 +229,7 @@ async def test_a_used_ticket_opens_no_full_process(acceptor: LinkedAcceptor) -> 
         ticket = tickets.give(0, "O=Bank")
         acceptor.app._calls[1] = Call("POST", "/v1/submissions", b"", [(b"ticket", ticket)], lambda *_: None)
         assert tickets.counts(ticket)
-        await acceptor.pass_on(Answered(1, (200, TEXT, b""), "O=Bank"))
+        await acceptor.worker_sends(Answered(1, (200, TEXT, b""), "O=Bank"))
         await until(lambda: not acceptor.app._calls)
         assert not tickets.counts(ticket)
 

@@ -912,6 +912,7 @@ async def test_the_version_decides_about_host_and_expect(call: bytes, answer: by
     """HTTP/1.1 needs a Host (RFC 9112, 3.2); an Expect of HTTP/1.0 is ignored (RFC 9110, 10.1.1), and its connection ends."""
     async with talking() as talk:
         await talk.send(call)
+        await eof(talk)
         answered = await talk.rest()
         assert answered.startswith(answer)
         assert b"connection: close" in answered
