@@ -74,8 +74,9 @@ async def test_submissions_are_shed_without_being_read(own_directory: NotaryDire
         for piece in pieces:
             wire.send(piece)
         for status in statuses:
-            answered, _, body = wire.answer()
+            answered, headers, body = wire.answer()
             assert (answered, b"/problems/overloaded" in body) == (status, status == 503), what
+        assert (headers.get("connection") == "close") is ends, what
         if ends:
             assert wire.is_closed(), what
 
