@@ -58,7 +58,7 @@ class InFlight:
         self._worker = app.worker
         self._call = call
         self._submission: AdmittedSubmission | Pending[Decision] = submission
-        """Once it is queued, the queue's object: if many calls send the same bytes, memory has them once."""
+        """Once it is queued, the queue's object: if many calls send the same requests, memory has them once."""
         self._counted_bytes: tuple[int, str] | None = None
         """While the requests are looked up: the bytes that the gate counts for them, and the client's address if it is unauthenticated."""
         self._form = form

@@ -82,7 +82,7 @@ class Tracing:
     def submission(self, encoded: bytes, requests: int, traceparent: str, since_s: float) -> Iterator[None]:
         """Trace a submission from its admission to the end of the block; its call began at `since_s` of `time.perf_counter`.
 
-        A second submission of the same bytes is not traced while the first one waits: both wait for the same decision.
+        A second submission of the same requests is not traced while the first one waits: both wait for the same decision.
         """
         parent = _parent_of(traceparent)
         sampled = parent.trace_flags.sampled if parent is not None else random.random() < self._ratio  # noqa: S311 - no secret

@@ -186,7 +186,10 @@ async def test_copies_of_a_pending_submission_are_in_memory_once(
 async def test_a_pending_submission_in_another_form_is_a_copy(
     own_directory: NotaryDirectory, acceptor_processes: int, differs: str
 ) -> None:
-    """Its ids are the same. So anyone may write its states in another order, or negate its ECDSA signature: the signature stays good."""
+    """Its ids are the same. So anyone may write its states in another order, or negate its ECDSA signature: the signature stays good.
+
+    A stranger has no good one, and learns no decision.
+    """
     party = Bank("O=Bank P", p256=True)
     own_directory.register(party)
     request = spend(*[fresh_state() for _ in range(3)])
@@ -208,6 +211,10 @@ async def test_a_pending_submission_in_another_form_is_a_copy(
                 while len(service.app.waiting) <= at:  # noqa: ASYNC110 - polled from outside
                     await asyncio.sleep(0.005)
         assert service.worker.sender.queue.pending_requests == 1
+        forged = json.dumps(first | {"signature": base64.b64encode(party.sign(b"another message")).decode()}).encode()
+        stranger = stack.enter_context(Wire(str(service.http.base_url)))
+        await asyncio.to_thread(stranger.send, post_head(len(forged)) + forged)
+        assert (await asyncio.to_thread(stranger.answer))[0] == 403
         service.gate.set()
         assert [(await asyncio.to_thread(wire.answer))[0] for wire in wires] == [200, 200]
         assert service.worker.sender.batches_sent == 1
