@@ -24,7 +24,7 @@ WORKERS_MAX: Final = 60
 MEMORY_MIB: Final = 1_024
 """A worker's memory: 256 MiB of RocksDB cache, as much for buffers, and the rest for pending submissions and Python.
 
-It lasts until the bloom filters do not fit into the cache: about fifty million requests of one input.
+It lasts until the bloom filters do not fit into the cache: about ninety million requests of one input.
 """
 BROKER_MEMORY_MIB: Final = 6_144
 DAY_S: Final = 86_400
@@ -59,8 +59,8 @@ LOG_BYTES: Final = _Cost(147, 95, 210)
 """Both topics, one replica: a mean of uncompressed JSON with 64-character ids."""
 INDEX_BYTES: Final = _Cost(150, 105)
 """One worker's index, after compaction."""
-FILTER_BYTES: Final = _Cost(2.5, 2.5)
-"""One worker's bloom filters: 20 bits (`IndexSettings`) for the id and for each input."""
+FILTER_BYTES: Final = _Cost(1.5, 1.5)
+"""One worker's bloom filters: 12 bits (`IndexSettings`) for the id and for each input."""
 
 
 class Load(msgspec.Struct, frozen=True):

@@ -419,7 +419,7 @@ class Index:
         A leaf is empty where a salvage restored only its hash. A row may be long (10,000 conflicts are 690 kB), so rows are read one at a
         time.
 
-        Audits and monitors read all rows of the tree, at places far apart. In the cache, these blocks would displace the bloom filters.
+        Audits and monitors read all rows of the tree, at places far apart. In the cache, their blocks would displace the bloom filters.
         """
         leaves: list[bytes] = []
         corrupt = f"a row of the positions {first} to {first + count - 1} is missing"

@@ -10,7 +10,6 @@ import errno
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,6 +62,12 @@ complete ones are faster. A compaction sooner or later replaces the older files.
 """
 COUNTED_WRITES: Final = 256
 """The number of writes after which the rows are counted again."""
+FILLING_PART: Final = 64
+"""While all filters fit into the cache, lookups fill it for `COUNTED_WRITES` writes in so many times this number, the first ones too.
+
+Lookups load the filters of a store that was opened, and filters that the cache dropped. They also load blocks of rows, which are hardly
+ever read again: most were read in vain, because of a false positive of a filter (docs/decisions/caches.md).
+"""
 _PARTITIONED_FILTERS: Final = (
     "{partition_filters=true;index_type=kTwoLevelIndexSearch;metadata_block_size=16384;pin_top_level_index_and_filter=true}"
 )
@@ -76,26 +81,36 @@ class IndexSettings(msgspec.Struct, frozen=True):
     directory: str = "index"
     cache_bytes: Positive = 256 << 20
     write_buffer_bytes: Positive = 64 << 20
-    bloom_bits_per_key: Fixed[int] = 20
-    """With 20 bits, 1 of 5,000 lookups of a missing key reads a block in vain; with 16 bits, 1 of 1,000."""
+    bloom_bits_per_key: Fixed[int] = 12
+    """With 12 bits, a file reads a block in vain for 3 of 1,000 missing keys; with 20 bits, for 1 of 5,000."""
     background_jobs: Fixed[int] = 2
 
 
 class RocksFamily:
     """A `Family` in RocksDB. rocksdict's own `items` ends silently at a block that cannot be read; this one raises."""
 
-    def __init__(self, family: Any) -> None:
-        self.get = family.get
-        self._family = family
+    def __init__(self, store: Rdict, name: str) -> None:
         in_passing = ReadOptions()
         in_passing.fill_cache(False)  # type: ignore[call-arg]  # rocksdict's stub
-        self.get_in_passing = partial(family.get, default=None, read_opt=in_passing)
+        self.handle: Any = store.get_column_family(name)
+        # A second handle, since rocksdict's `get` ignores the options of one call if it gets a list of keys.
+        self._in_passing: Any = store.get_column_family(name)
+        self._in_passing.set_read_options(in_passing)
+        self.handles: Final = (self.handle, self._in_passing)
+        """They keep the store open until they are closed."""
+        self.get: Any = self.handle.get
+        self.get_in_passing: Any = self._in_passing.get
+
+    def fill_cache(self, fills: bool) -> None:
+        """Let the blocks that `get` reads enter the cache, or not."""
+        self.get = self.handle.get if fills else self.get_in_passing
 
     def items(self, *, from_key: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Yields all rows from that key on, in the order of the keys."""
         in_order = ReadOptions()
         in_order.set_total_order_seek(True)  # without this, a hash table yields one bucket only
-        found = self._family.iter(in_order)
+        in_order.fill_cache(False)  # type: ignore[call-arg]  # rocksdict's stub
+        found = self.handle.iter(in_order)
         if from_key is None:
             found.seek_to_first()
         else:
@@ -115,10 +130,10 @@ class RocksStore:
         self._bits = settings.bloom_bits_per_key
         self._filters_are_partitioned = False
         self._writes = 0
-        self._families: dict[str, Any] = {name: store.get_column_family(name) for name in FAMILIES}
+        self._families = {name: RocksFamily(store, name) for name in FAMILIES}
         # The handles keep the store open, and its lock held, as long as they exist.
         self._handles: dict[str, Any] = {name: store.get_column_family_handle(name) for name in FAMILIES}
-        self._partition_filters()
+        self._count_rows()
 
     @classmethod
     def open(cls, directory: Path, settings: IndexSettings) -> "RocksStore":
@@ -129,12 +144,12 @@ class RocksStore:
     @property
     def filter_bytes(self) -> int:
         """Bytes that the bloom filters of all rows need, by RocksDB's estimate of the rows; 0 once it is closed."""
-        families = [family for name, family in self._families.items() if name in LOOKED_UP]
-        return sum([family.property_int_value("rocksdb.estimate-num-keys") or 0 for family in families]) * self._bits // 8
+        handles = [family.handle for name, family in self._families.items() if name in LOOKED_UP]
+        return sum([handle.property_int_value("rocksdb.estimate-num-keys") or 0 for handle in handles]) * self._bits // 8
 
     def family(self, name: str) -> Family:
         """Returns the rows of a family, for reading."""
-        return RocksFamily(self._families[name])
+        return self._families[name]
 
     def handle(self, name: str) -> Any:
         """Returns the handle by which a batch names a family."""
@@ -149,18 +164,21 @@ class RocksStore:
         self._store.write(batch)
         self._writes += 1
         if self._writes % COUNTED_WRITES == 0:
-            self._partition_filters()
+            self._count_rows()
 
     def flush(self) -> None:
         """Sync the write-ahead log: everything written so far survives a crash of the machine."""
         self._store.flush_wal(True)
 
-    def _partition_filters(self) -> None:
-        """Give new files partitioned filters if the filters of all rows need too much of the cache."""
+    def _count_rows(self) -> None:
+        """Give new files partitioned filters if those of all rows need too much of the cache. Choose whether lookups fill the cache."""
         if not self._filters_are_partitioned and self.filter_bytes > self.cache_bytes // FILTERS_PART:
             for name in LOOKED_UP:
-                self._families[name].set_options({"block_based_table_factory": _PARTITIONED_FILTERS})
+                self._families[name].handle.set_options({"block_based_table_factory": _PARTITIONED_FILTERS})
             self._filters_are_partitioned = True
+        fills = self._filters_are_partitioned or self._writes // COUNTED_WRITES % FILLING_PART == 0
+        for name in LOOKED_UP:
+            self._families[name].fill_cache(fills)
 
     def close(self) -> None:
         """Close the files and release their lock. Memtables are not flushed: the next start reads the write-ahead log.
@@ -171,7 +189,8 @@ class RocksStore:
         # rocksdict flushes as it closes. With several memtables to a flush, RocksDB forgets such a flush if another one runs, and waits for
         # ever (github.com/facebook/rocksdb/issues/12094, 13280). Once its threads have ended, closing flushes nothing, and raises.
         closings = [self.flush, lambda: self._store.cancel_all_background(True)]
-        for close in (*closings, *[opened.close for opened in (*families.values(), self._store)]):
+        handles = [handle for family in families.values() for handle in family.handles]
+        for close in (*closings, *[opened.close for opened in (*handles, self._store)]):
             with contextlib.suppress(Exception):  # rocksdict raises bare Exception
                 close()
 

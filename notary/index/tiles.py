@@ -81,7 +81,7 @@ class StoredTree:
     def tile(self, level: int, index: int) -> bytes:
         """Returns the present bytes of a tile; a tile at the right edge may be partial. Raises `Fatal` for a missing or malformed one."""
         with Reading(self._directory):
-            tile: bytes | None = self._fresh.get((level, index)) or self._family.get(rows.tile_key(level, index))
+            tile: bytes | None = self._fresh.get((level, index)) or self._family.get_in_passing(rows.tile_key(level, index))
             if tile is None or not tile or len(tile) % HASH_BYTES or len(tile) > TILE_BYTES:
                 raise CorruptRecord(f"tile ({level}, {index}) has {0 if tile is None else len(tile)} bytes")
             return tile

@@ -133,7 +133,7 @@ class IndexView:
         return value
 
     def _family(self, name: str) -> RocksFamily:
-        return RocksFamily(self._store.get_column_family(name))
+        return RocksFamily(self._store, name)
 
     def _rows(self, name: str, key_bytes: int) -> Iterator[tuple[bytes, bytes]]:
         for key, row in self._family(name).items():

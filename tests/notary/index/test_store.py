@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from notary.index import IndexSettings
-from notary.index.rocks import RocksStore, open_store
+from notary.index.rocks import COUNTED_WRITES, FILLING_PART, RocksStore, open_store
 from notary.index.store import DECISIONS, FAMILIES, META, STATES, Store
 from ordering.errors import Fatal, FatalCode
 from ordering.settings import INTEGER_MAX
@@ -172,7 +172,7 @@ def test_filters_of_a_large_index_are_in_parts(tmp_path: Path) -> None:
             write(store, *[(STATES, key, value) for key, value in rows[at : at + 25]])
             in_parts.append(_in_parts(tmp_path))
         assert in_parts == sorted(in_parts)
-        assert store.filter_bytes == pytest.approx(len(rows) * 2.5, rel=0.01)
+        assert store.filter_bytes == pytest.approx(len(rows) * settings.bloom_bits_per_key / 8, rel=0.01)
         assert set(in_parts) == {False, True}
         store.close()
         store = RocksStore.open(tmp_path, settings)
@@ -188,7 +188,7 @@ def test_filters_of_a_large_index_are_in_parts(tmp_path: Path) -> None:
 def test_a_large_filter_stays_in_the_cache(tmp_path: Path) -> None:
     """Lookups of missing keys do not read a filter again and again that needs a third of the cache."""
     settings = IndexSettings(cache_bytes=2 << 20)
-    rows = settings.cache_bytes // 7  # of 2.5 bytes each in the filter
+    rows = settings.cache_bytes // 4  # of 1.5 bytes each in the filter
     store = RocksStore.open(tmp_path, settings)
     write(store, *[(STATES, sha256(b"%d" % number).digest(), b"") for number in range(rows)])
     store.close()
@@ -202,6 +202,40 @@ def test_a_large_filter_stays_in_the_cache(tmp_path: Path) -> None:
         assert _read_bytes() - before < settings.cache_bytes
 
 
+def test_rows_read_in_passing_do_not_enter_the_cache(tmp_path: Path) -> None:
+    """One row, a list of rows and all rows in order are read without an effect on the cache; a lookup has one."""
+    rows = {sha256(b"%d" % number).digest(): bytes(100) for number in range(2_000)}
+    _write_files(tmp_path, rows)
+    with closing(RocksStore.open(tmp_path, IndexSettings())) as store:
+        states, keys = store.family(STATES), list(rows)
+        assert states.get(keys[:1]) == [rows[keys[0]]]  # loads the filter and the index of the file
+        before = _cached_bytes(store)
+        assert [states.get_in_passing(key) for key in keys] == states.get_in_passing(keys) == list(rows.values())
+        assert dict(states.items()) == rows
+        assert _cached_bytes(store) == before
+        assert states.get(keys) == list(rows.values())
+        assert _cached_bytes(store) > before + len(rows) * 100
+
+
+@pytest.mark.parametrize("filters_fit", [True, False])
+def test_lookups_fill_the_cache_after_opening_and_now_and_then(filters_fit: bool, tmp_path: Path) -> None:
+    """Between, they fill it only if its filters are partitioned: they would not return to a cache that had dropped them."""
+    rows = {sha256(b"%d" % number).digest(): bytes(100) for number in range(2_000)}
+    _write_files(tmp_path, rows)
+    settings = IndexSettings(cache_bytes=(64 << 20) if filters_fit else 4_000)
+    with closing(RocksStore.open(tmp_path, settings)) as store:
+        states = store.family(STATES)
+        fills = []
+        for number in range(2 * FILLING_PART * COUNTED_WRITES + 1):
+            if number % COUNTED_WRITES in (0, COUNTED_WRITES - 1):
+                fills.append(states.get is not states.get_in_passing)
+            write(store, (META, b"k", b"%d" % number))
+        if not filters_fit:
+            assert all(fills)
+            return
+        assert fills == 2 * ([True] * 2 + [False] * (2 * FILLING_PART - 2)) + [True]
+
+
 @pytest.mark.parametrize("cache_bytes", [1, INTEGER_MAX])
 def test_any_cache_that_a_setting_allows_opens(cache_bytes: int, tmp_path: Path) -> None:
     """RocksDB reserves addresses for the cache's table by its size, and with 16 TiB the process ends without a message."""
@@ -209,6 +243,19 @@ def test_any_cache_that_a_setting_allows_opens(cache_bytes: int, tmp_path: Path)
         keys = [number.to_bytes(32) for number in range(5_000)]
         write(store, *[(STATES, key, key) for key in keys])
         assert store.family(STATES).get(keys) == keys
+
+
+def _cached_bytes(store: RocksStore) -> int:
+    return int(store._families[STATES].handle.property_int_value("rocksdb.block-cache-usage"))
+
+
+def _write_files(directory: Path, rows: dict[bytes, bytes]) -> None:
+    """Write these states into a file, so that RocksDB does not read them from a memtable."""
+    with closing(RocksStore.open(directory, IndexSettings())) as store:
+        write(store, *[(STATES, key, row) for key, row in rows.items()])
+    opened = open_store(directory, IndexSettings())
+    opened.get_column_family(STATES).compact_range(None, None)
+    opened.close()
 
 
 def _read_bytes() -> int:
@@ -226,7 +273,7 @@ def test_small_memtables_are_flushed_together_and_closing_flushes_nothing(tmp_pa
     """Eight memtables become one table file. Later rows are in the write-ahead log, and come back."""
     settings = IndexSettings(cache_bytes=1 << 20, write_buffer_bytes=8 << 16)
     store = RocksStore.open(tmp_path, settings)
-    keys, states = [sha256(b"%d" % at).digest() for at in range(20_000)], store._families[STATES]
+    keys, states = [sha256(b"%d" % at).digest() for at in range(20_000)], store._families[STATES].handle
     for key in keys:
         write(store, (STATES, key, key))
         if states.property_value("rocksdb.num-files-at-level0") != "0" or states.property_int_value("rocksdb.num-immutable-mem-table") >= 8:
