@@ -5,7 +5,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-FOR_USERS = ("traces", "s3", "parquet", "spark")
+FOR_USERS = ("fast", "traces", "s3", "parquet", "spark")
 """The extras with packages that run with a notary; those of `dev` and `java` are tools."""
 
 

@@ -192,6 +192,7 @@ def test_what_is_in_them(worker: Image, spark: Image) -> None:
         assert (packages / "notary").is_dir()
         assert not {path.name for path in packages.iterdir()} & {"tests", "loadtest", "pip", "setuptools"}
         assert (packages / "pyspark").exists() == (image is spark)
+        assert (packages / "vodozemac").exists() == (image is worker)
         kept = [path for path in (image.root / "opt").rglob("*") if not path.is_symlink()]
         assert len(kept) > 1000
         assert {path.stat().st_uid for path in kept} == {0}
