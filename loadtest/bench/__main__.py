@@ -5,7 +5,6 @@ the file has the figures measured so far.
 """
 
 import argparse
-import contextlib
 import logging
 import sys
 from collections.abc import Iterable, Sequence
@@ -71,7 +70,7 @@ def parts_of(report: Report, figures: Iterable[str], options: RunOptions) -> lis
 
 def seconds_of(parts: Sequence[Part]) -> float:
     """Returns the approximate time that these parts take."""
-    return sum([part.seconds + sum([step.seconds for step in part.steps]) for part in parts])
+    return sum([step.seconds for part in parts for step in part.steps])
 
 
 def run(parts: Sequence[Part], report: Report, bar: Bar) -> list[str]:
@@ -81,14 +80,12 @@ def run(parts: Sequence[Part], report: Report, bar: Bar) -> list[str]:
     done_s, number, problems = 0.0, 0, []
     for part in parts:
         ends_s, last = done_s + seconds_of([part]), number + len(part.steps)
+        bar.show(done_s / seconds, f"{number}/{steps} {part.text}: starting")
         try:
-            with contextlib.ExitStack() as stack:
-                with bar.during(done_s / seconds, part.seconds / seconds, part.seconds, f"{number}/{steps} {part.text}: starting"):
-                    opened = stack.enter_context(part.open())
-                done_s += part.seconds
+            with part.open() as opened:
                 for step in part.steps:
                     number += 1
-                    report.begin()
+                    report.others.begin()
                     with bar.during(done_s / seconds, step.seconds / seconds, step.seconds, f"{number}/{steps} {step.text}"), as_a_worker():
                         step.run(opened)
                     done_s += step.seconds

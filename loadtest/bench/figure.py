@@ -28,8 +28,6 @@ if TYPE_CHECKING:  # `make bench` needs no plots
 
 Row: TypeAlias = Sequence[str]
 Lines: TypeAlias = Sequence[ResultLine]
-START_S: Final = {0: 2.0, 1: 6.0, 3: 10.0}
-"""The approximate seconds until brokers and workers serve, by the number of brokers."""
 
 
 class RunOptions(msgspec.Struct, frozen=True):
@@ -55,8 +53,6 @@ class Part(msgspec.Struct, frozen=True):
     """Measurements on one system under test."""
 
     text: str
-    seconds: float
-    """The approximate time that `open` takes."""
     open: Callable[[], AbstractContextManager[Any]]
     steps: Sequence[Step]
 
@@ -82,7 +78,7 @@ def part_alone(name: str, measure: Callable[[Report, float, int], None], times: 
     def parts(report: Report, options: RunOptions) -> Sequence[Part]:
         seconds = options.seconds / 4
         step = Step(name, seconds * times, lambda opened: measure(report, seconds, options.seed))
-        return [Part(name, 0.0, contextlib.nullcontext, [step])]
+        return [Part(name, contextlib.nullcontext, [step])]
 
     return parts
 
@@ -97,9 +93,14 @@ def part_on_brokers(
         if not brokers:
             return []
         step = Step(name, seconds * times, lambda cluster: measure(report, cluster.bootstrap, brokers, seconds, options.seed))
-        return [Part(f"{name}, {log_name(brokers)}", START_S[brokers], lambda: brokers_of(brokers), [step])]
+        return [Part(f"{name}, {log_name(brokers)}", lambda: brokers_of(brokers), [step])]
 
     return parts
+
+
+def part_on_notary(name: str, brokers: int, steps: Sequence[Step], parties: Sequence[str] = (PARTY,)) -> Part:
+    """Returns a part on a notary of one worker, with these parties registered; 0 brokers: the embedded log."""
+    return Part(f"{name}, {log_name(brokers)}", lambda: notary_on(brokers, parties=parties), steps)
 
 
 def load_s(seconds: float) -> float:
@@ -137,20 +138,20 @@ def run_alone(chosen: argparse.Namespace, measure: Callable[[Report, RunningNota
 
     def measured(report: Report) -> None:
         with notary_on(chosen.brokers, acceptors=chosen.acceptor_processes, parties=parties) as running:
-            report.begin()
+            report.others.begin()
             measure(report, running)
 
-    return exit_code(measured, report_to(chosen.out))
+    return exit_code(measured, chosen.out)
 
 
-def exit_code(measure: Callable[[Report], None], to: AbstractContextManager[Report]) -> int:
-    """Measure into that report; returns the exit code, after printing any error. One Ctrl-C ends the measurement in order.
+def exit_code(measure: Callable[[Report], None], out: str) -> int:
+    """Measure into that file, or for `-` to stdout; returns the exit code, after printing any error. One Ctrl-C ends it in order.
 
     0: measured. 1: a load saw errors. 2: the measurement was impossible, or it was interrupted before its line was written.
     """
     interrupt_once()
     try:
-        with to as report, as_a_worker():
+        with report_to(out) as report, as_a_worker():
             measure(report)
     except (CannotRun, NotaryError, RuntimeError, OSError) as problem:
         progress(f"cannot go on: {problem}")
@@ -163,13 +164,37 @@ def exit_code(measure: Callable[[Report], None], to: AbstractContextManager[Repo
 
 # ---- tables ----
 
+Cell: TypeAlias = Callable[[ResultLine], str]
 
-def number(line: ResultLine, name: str) -> str:
-    """Returns a value as a cell; empty if the line does not have it."""
-    value: Any = line.figures.get(name)
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+def columns(*described: tuple[str, str | Cell], only: Callable[[ResultLine], bool] = lambda line: True) -> Callable[[Lines], Sequence[Row]]:
+    """Returns a table with a row for each result, or for each that `only` picks.
+
+    A column is its head, and the name of a figure, shown as a number, or a function from a result to the cell.
+    """
+    head = [name for name, _ in described]
+    cells = [number(cell) if isinstance(cell, str) else cell for _, cell in described]
+    return lambda lines: [head, *[[cell(line) for cell in cells] for line in lines if only(line)]]
+
+
+def formatted(name: str, form: str) -> Cell:
+    """Returns a function from a result to the cell of one figure, in that format; empty if the result does not have it."""
+    return lambda line: "" if (value := line.figures.get(name)) is None else form.format(value)
+
+
+def number(name: str, unit: str = "") -> Cell:
+    """Returns a function from a result to a figure as a number of about three digits; empty if the result does not have it."""
+
+    def cell(line: ResultLine) -> str:
+        value: Any = line.figures.get(name)
+        return "" if value is None else f"{value:,.0f}{unit}" if abs(value) >= 100 else f"{value:.3g}{unit}"
+
+    return cell
+
+
+def both(values: Sequence[float], unit: str) -> str:
+    """Returns the values before and after a load as a cell."""
+    return " and ".join([f"{value:,}{unit}" for value in values])
 
 
 def case_of(line: ResultLine) -> str:
@@ -177,17 +202,13 @@ def case_of(line: ResultLine) -> str:
     return f"{line.case} (no submissions left before the end)" if line.figures.get("ran_out") else line.case
 
 
-def milliseconds(line: ResultLine, *names: str) -> list[str]:
-    """Returns values in milliseconds as cells; empty if the line does not have them."""
-    return [f"{cell} ms" if (cell := number(line, name)) else "" for name in names]
-
-
-def rate_rows(lines: Lines) -> Sequence[Row]:
-    """Returns the rows of a figure without a load: its rate and its CPU time."""
-    head = ("case", "requests/s", "inputs/s", "CPU microseconds a request")
-    return [head] + [
-        (line.case, *[number(line, name) for name in ("requests_per_s", "inputs_per_s", "cpu_us_per_request")]) for line in lines
-    ]
+rate_rows = columns(
+    ("case", lambda line: line.case),
+    ("requests/s", "requests_per_s"),
+    ("inputs/s", "inputs_per_s"),
+    ("CPU microseconds a request", "cpu_us_per_request"),
+)
+"""The table of a figure without a load: its rate and its CPU time."""
 
 
 # ---- pictures ----

@@ -7,7 +7,7 @@ import msgspec
 
 from loadtest.rig.closed_loop import ClosedLoad, LoadResult
 from loadtest.rig.latencies import Percentiles
-from loadtest.rig.notaries import RunningNotary, run_module
+from loadtest.rig.notaries import RunningNotary, notary_name, run_module
 from loadtest.rig.open_loop import Offer, Offered
 from loadtest.rig.progress import progress
 
@@ -26,7 +26,8 @@ class Case(msgspec.Struct, frozen=True):
     @property
     def connections_each(self) -> int:
         """The connections to each worker."""
-        return self.connections or connections_of(self.requests, self.inputs)
+        as_usual = 16 if self.inputs > 100 else {1: 64, 10: 32}.get(self.requests, 24)
+        return self.connections or as_usual
 
     @property
     def text(self) -> str:
@@ -36,17 +37,10 @@ class Case(msgspec.Struct, frozen=True):
 
 def name_of(case: Case, running: RunningNotary) -> str:
     """Returns the name of a case on that notary."""
-    workers = "" if len(running.urls) == 1 else f", {len(running.urls)} workers"
-    if running.acceptors:
-        workers += f", {running.acceptors} acceptor {'process' if running.acceptors == 1 else 'processes'}"
     inputs = "1 input" if case.inputs == 1 else f"{case.inputs:,} inputs"
     connections = f", {case.connections} connections" if case.connections else ""
-    return f"{case.requests} a submission, {inputs}, {running.log_name}{workers}{connections}"
-
-
-def connections_of(requests: int, inputs: int = INPUTS) -> int:
-    """Returns the number of connections that keep one worker busy with such submissions."""
-    return 16 if inputs > 100 else {1: 64, 10: 32}.get(requests, 24)
+    notary = notary_name(running.brokers, len(running.urls), running.acceptors)
+    return f"{case.requests} a submission, {inputs}, {notary}{connections}"
 
 
 AHEAD_SHARE: Final = 2.0
@@ -179,9 +173,7 @@ def offer_figures(offer: Offer, offered: Offered) -> dict[str, Any]:
         "sent_requests_per_s": offered.sent * offer.requests / seconds,
         # The worker decides the probes' submissions too.
         "goodput_requests_per_s": (offered.decided + offered.probes.decided) * offer.requests / seconds,
-        "rejected_share": offered.rejected / answers if answers else 0.0,
-        "undecided_share": offered.undecided / answers if answers else 0.0,
-        "dropped_share": offered.dropped / answers if answers else 0.0,
+        **{f"{name}_share": getattr(offered, name) / answers if answers else 0.0 for name in ("rejected", "undecided", "dropped")},
         "unsent_share": offered.unsent * offer.requests / (offer.requests_per_s * offer.seconds),
         "latency_ms_p50": _of(offered.decided_ms, "p50"),
         "latency_ms_p99": _of(offered.decided_ms, "p99"),

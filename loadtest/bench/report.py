@@ -61,16 +61,9 @@ class Report:
         self._lines = lines
         self._table = table
         self._results: list[ResultLine] = []
-        self._others = OthersMeter()
+        self.others = OthersMeter()
+        """Measures how much others take, from `begin` on; otherwise the period of a result begins with the result before it."""
         self.failed = False
-
-    def begin(self) -> None:
-        """Measure from now on how much others take; otherwise the period of a result begins with the result before it."""
-        self._others.begin()
-
-    def others_share(self) -> float | None:
-        """Returns the share of the machine that others used in the period that ends now, for results that are added later."""
-        return self._others.share()
 
     def add(
         self,
@@ -97,7 +90,7 @@ class Report:
             goal=goal,
             failed=failed,
             load_average=load_average(),
-            others_share=_rounded(self._others.share() if others_share is None else others_share),
+            others_share=_rounded(self.others.share() if others_share is None else others_share),
         )
         self.failed = self.failed or failed
         self._results.append(result)

@@ -23,6 +23,7 @@ import signal
 import sys
 import threading
 import time
+from collections import defaultdict
 from opcode import opmap
 from pathlib import Path
 from types import CodeType, FrameType
@@ -75,7 +76,7 @@ class Sampler:
     def __init__(self, file: Path, stages: StageMap) -> None:
         self._file = file
         self._map = stages
-        self._spent: dict[str, float] = {}
+        self._spent: defaultdict[str, float] = defaultdict(float)
         self._stages: dict[CodeType, str | None] = {}
         self._files: dict[CodeType, str] = {}
         self._collected_s = self._collecting_since_s = 0.0
@@ -86,12 +87,12 @@ class Sampler:
     def sample(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal: add the main thread's time since the last sample to the stage that runs now."""
         now_s = time.thread_time()
-        self._add(self._stage(frame), now_s - self._sampled_s - self._collected_s)
-        self._add("garbage collector", self._collected_s)
+        self._spent[self._stage(frame)] += now_s - self._sampled_s - self._collected_s
+        self._spent["garbage collector"] += self._collected_s
         self._collected_s = 0.0
         self.samples += 1
         self._sampled_s = time.thread_time()
-        self._add("sampler", self._sampled_s - now_s)
+        self._spent["sampler"] += self._sampled_s - now_s
 
     def collecting(self, phase: str, info: dict[str, int]) -> None:
         """Measure a garbage collection; called at its start and end."""
@@ -104,23 +105,18 @@ class Sampler:
     def write(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal: append the sums so far to the file."""
         self.sample(number, frame)
-        spent = dict(self._spent)
-        known_s, beside = sum(spent.values()), dict[str, float]()
+        spent, beside = self._spent.copy(), defaultdict[str, float](float)
         for thread in threading.enumerate():
             if thread.ident == self._main or thread.ident is None:
                 continue
             thread_s = time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
             stage = self._map.of_thread(thread.name)
-            spent[stage] = spent.get(stage, 0.0) + thread_s
-            beside[stage] = beside.get(stage, 0.0) + thread_s
-            known_s += thread_s
+            spent[stage] += thread_s
+            beside[stage] += thread_s
         process_s = time.process_time()
-        spent["native threads"] = process_s - known_s
+        spent["native threads"] = process_s - sum(spent.values())
         with self._file.open("a") as lines:
             print(json.dumps({"spent_s": spent, "beside_s": beside, "process_s": process_s, "samples": self.samples}), file=lines)
-
-    def _add(self, stage: str, seconds: float) -> None:
-        self._spent[stage] = self._spent.get(stage, 0.0) + seconds
 
     def _stage(self, frame: FrameType | None) -> str:
         if frame is None or self._at_the_beginning(frame):

@@ -36,11 +36,11 @@ import uvloop
 from joiner.history import extended
 from loadtest.bench.figure import exit_code
 from loadtest.bench.figures.rebuild import Replayed, replay
-from loadtest.bench.report import Report, report_to
+from loadtest.bench.report import Report
 from loadtest.rig.arguments import count
-from loadtest.rig.generate import party_key_pem, payload_values
+from loadtest.rig.generate import payload_values, write_parties
 from loadtest.rig.progress import Bar, progress
-from loadtest.rig.signing import NOTARY, PARTY
+from loadtest.rig.signing import NOTARY
 from ordering.log import ORDERING, Record
 from ordering.memory import MemoryLog
 from ordering.records import FORMAT_VERSION, Entry, Genesis, Register, View, batch_key, decode
@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", default="bench-spark.jsonl", metavar="FILE", help="where the JSON lines are added; - is stdout")
     chosen = parser.parse_args(arguments)
     measure = _measure_nights if chosen.nights else _measure
-    return exit_code(lambda report: measure(report, chosen), report_to(chosen.out))
+    return exit_code(lambda report: measure(report, chosen), chosen.out)
 
 
 def _measure(report: Report, chosen: argparse.Namespace) -> None:
@@ -98,7 +98,7 @@ def _measure(report: Report, chosen: argparse.Namespace) -> None:
                 signed = chosen.signatures != "without"
                 log = GrowingLog(archive, records(chosen.seed, chosen.submission_requests, chosen.inputs, signed=signed))
                 log.grow(size)
-                _write_parties(parties)
+                write_parties(parties)
                 requests = log.requests
                 replayed = uvloop.run(_replayed(archive, folder / "index", requests))
             done += size
@@ -122,16 +122,14 @@ def _measure(report: Report, chosen: argparse.Namespace) -> None:
                 }
                 if (half := took_s.get((size // 2, signatures))) is not None:
                     figures["times_half_the_log"] = took_s[size, signatures] / half
-                parameters = {
-                    "submission_requests": chosen.submission_requests,
-                    "inputs": chosen.inputs,
-                    "seed": chosen.seed,
-                    "cores": CORES,
-                }
                 goal = f"half the log at most {DOUBLE_MAX} times" + ("" if signatures else f"; at most {REPLAYS_MAX} replays")
                 right = verified["root"] == replayed.root.hex() and not verified["violations"]
-                report.add("verify", name, figures, parameters, goal, failed=not right)
+                report.add("verify", name, figures, _parameters(chosen), goal, failed=not right)
     bar.end()
+
+
+def _parameters(chosen: argparse.Namespace) -> dict[str, Any]:
+    return {"submission_requests": chosen.submission_requests, "inputs": chosen.inputs, "seed": chosen.seed, "cores": CORES}
 
 
 async def _replayed(archive: Path, index: Path, requests: int) -> Replayed:
@@ -142,10 +140,6 @@ async def _replayed(archive: Path, index: Path, requests: int) -> Replayed:
         now_ms[0] = record.append_time_ms
         log.put(record.partition, record.key, record.value)
     return await replay(log, index, requests)
-
-
-def _write_parties(file: Path) -> None:
-    file.write_bytes(orjson.dumps({PARTY: party_key_pem().decode()}))
 
 
 def _verified(archive: Path, out: Path, *options: str, partitions: int = 0) -> tuple[dict[str, Any], float]:
@@ -179,7 +173,7 @@ def _measure_nights(report: Report, chosen: argparse.Namespace) -> None:
     bar, all_of_it = Bar(), sizes[-1] + NIGHT_REQUESTS
     with tempfile.TemporaryDirectory(prefix="bench-nights-") as directory:
         folder = Path(directory)
-        _write_parties(folder / "parties.json")
+        write_parties(folder / "parties.json")
         log = GrowingLog(folder / "archive", records(chosen.seed, chosen.submission_requests, chosen.inputs, signed=True))
         before: Path | None = None
         for size in sizes:
@@ -192,7 +186,7 @@ def _measure_nights(report: Report, chosen: argparse.Namespace) -> None:
             assert before is not None
             state_bytes = sum(file.stat().st_size for file in (before / "state").rglob("*"))
             decided = log.requests
-            report.begin()
+            report.others.begin()
             found, _took_s, before = _night(log, NIGHT_REQUESTS, before, folder)
             night_s: dict[str, float] = found["stages_s"]
             figures = {
@@ -203,9 +197,9 @@ def _measure_nights(report: Report, chosen: argparse.Namespace) -> None:
                 "requests": log.requests - decided,
                 "stages_s": night_s,
             }
-            parameters = {"submission_requests": chosen.submission_requests, "inputs": chosen.inputs, "seed": chosen.seed, "cores": CORES}
             right = found["decisions"] == log.requests and not found["violations"]
-            report.add("night", f"after {decided:,} decisions", figures, parameters, "64 bytes of state an input", failed=not right)
+            case = f"after {decided:,} decisions"
+            report.add("night", case, figures, _parameters(chosen), "64 bytes of state an input", failed=not right)
     bar.end()
 
 

@@ -12,13 +12,10 @@ Here each request is sent at its intended time, as in production, even if the la
   submission; when all users wait for answers, the next ones are sent late, and their latency includes that.
 - A submission without a complete answer `--deadline` seconds after its intended start has failed, also when it could not even be sent by
   then.
-- Requests are generated and signed before the start, from a seed, by each process for its own share: generation never competes with the
-  run.
 - A 202, a 429, a 503, a proxy's 502 or 504, or a broken connection is no answer. The same bytes are sent again, after `Retry-After`, to
   the next URL of `--host`. Retries are counted, and their time is latency. Any other status is a failure.
-- Every answer is checked (`checker`). A violation fails the run, at any speed.
-- A figure is reported only for a complete run: every submission of the schedule answered, without a violation. Otherwise the exit code is
-  1, and a line that begins with NO FIGURE gives the reason.
+- A figure is reported only for a complete run: every submission of the schedule answered, and no violation found (`checker`). Otherwise the
+  exit code is 1, and a line that begins with NO FIGURE gives the reason.
 - Rates count requests, that is transactions. Locust counts HTTP calls: its "POST submissions" are those, and rows "in them transactions"
   are next to them. With one request per submission both are the same.
 

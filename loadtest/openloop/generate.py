@@ -46,7 +46,6 @@ class PlannedSubmission(msgspec.Struct, frozen=True, array_like=True):
     """By the index of the request; a request without marks must commit."""
     twice: bool = False
     """True if it is sent two times, like a retry."""
-    again: bool = False
 
 
 class _Later:
@@ -89,10 +88,10 @@ def generate(mix: Mix, seed: str, count: int, writer: SubmissionSigner) -> Itera
             if mark is not None:
                 marks[number] = mark
         made = writer.submission(texts, ids)
-        twice = random.random() < chance
-        if twice:
-            again.plan(at, PlannedSubmission(made.body, made.ids, marks, True, True))
-        yield PlannedSubmission(made.body, made.ids, marks, twice)
+        planned = PlannedSubmission(made.body, made.ids, marks, random.random() < chance)
+        if planned.twice:
+            again.plan(at, planned)
+        yield planned
 
 
 class _Requests:

@@ -18,6 +18,13 @@ from loadtest.rig.signing import PARTY
 Distribution: TypeAlias = Literal["fixed", "poisson", "uniform", "geometric"]
 DISTRIBUTIONS: Final[tuple[str, ...]] = get_args(Distribution)
 
+SHARES: Final = {
+    "double_spends": "requests that spend an input of an earlier one again",
+    "references": "requests with a reference, half of them to an input of an earlier one",
+    "windows": "requests with a time window, a quarter of them shut for ever",
+    "retries": "submissions that are sent twice, to the byte",
+}
+"""The shares of a mix, and the help of their options."""
 SUBMISSION_REQUESTS_MAX: Final = 1_000
 INPUTS_MEAN_MAX: Final = 4_000
 """With this mean hardly any draw of any distribution exceeds the contract's 10,000; such a draw is capped."""
@@ -45,7 +52,7 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
             return f"--requests-per-submission is 1 to {SUBMISSION_REQUESTS_MAX:,}"
         if not 1 <= self.inputs <= INPUTS_MEAN_MAX:
             return f"--inputs is 1 to {INPUTS_MEAN_MAX:,}"
-        for name in ("double_spends", "references", "windows", "retries"):
+        for name in SHARES:
             if not 0 <= getattr(self, name) <= 0.5:
                 return f"--{name.replace('_', '-')} is a share, 0 to 0.5"
         return None
@@ -114,28 +121,17 @@ def add_arguments(parser: ArgumentParser) -> None:
     _add(group, "--steps", default=",".join(map(str, STEPS)), metavar="N,N,...", help="requests a second, one after the other")
     _add(group, "--spike-rate", type=float, default=0.0, metavar="N", help="in the middle fifth of a spike (default: 5 times --rate)")
     _add(group, "--warm-up", type=float, default=0.0, metavar="S", help="seconds before the schedule that are checked but not timed")
-    _add(
-        group,
-        "--attempt",
-        type=float,
-        default=0.0,
-        metavar="S",
-        help="seconds until the next worker is tried (default: half of the time left)",
-    )
+    attempt = "seconds until the next worker is tried (default: half of the time left)"
+    _add(group, "--attempt", type=float, default=0.0, metavar="S", help=attempt)
     _add(group, "--deadline", type=float, default=DEADLINE_S, metavar="S", help="a submission fails this long after its intended start")
     requests = parser.add_argument_group("notary: the requests, generated and signed before the start")
     mix = Mix()
     _add(requests, "--requests-per-submission", type=int, default=mix.submission_requests, metavar="N", help="1 to 1000 (default: 1)")
     _add(requests, "--inputs", type=float, default=mix.inputs, metavar="MEAN", help="inputs of a request (default: 4)")
     _add(requests, "--inputs-distribution", choices=DISTRIBUTIONS, default=mix.inputs_distribution, help="around that mean, 1 at least")
-    for name, described in (
-        ("double-spends", "requests that spend an input of an earlier one again"),
-        ("references", "requests with a reference, half of them to an input of an earlier one"),
-        ("windows", "requests with a time window, a quarter of them shut for ever"),
-        ("retries", "submissions that are sent twice, to the byte"),
-    ):
-        default = getattr(mix, name.replace("-", "_"))
-        _add(requests, f"--{name}", type=float, default=default, metavar="SHARE", help=f"{described} (default: {default})")
+    for name, described in SHARES.items():
+        default, flag = getattr(mix, name), f"--{name.replace('_', '-')}"
+        _add(requests, flag, type=float, default=default, metavar="SHARE", help=f"{described} (default: {default})")
     _add(requests, "--seed", default="", metavar="TEXT", help="of everything that is generated (default: a new one, which the log shows)")
     _add(requests, "--notary-name", default="", metavar="NAME", help="default: the name that the notary reports")
     _add(requests, "--party", default=PARTY, metavar="NAME", help="the client, which must be registered at the notary")
@@ -144,13 +140,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     _add(checks, "--verifier-key", default="", metavar="KEY", help="verifies receipts (default: the key that the notary reports)")
     _add(checks, "--receipt-sample", type=float, default=RECEIPT_SAMPLE, metavar="SHARE", help="of the receipts, to verify (0.01)")
     _add(checks, "--no-receipts", action="store_true", default=False, help="ask for answers without receipts")
-    _add(
-        checks,
-        "--not-alone",
-        action="store_true",
-        default=False,
-        help="other clients send requests too: positions that no process saw are theirs",
-    )
+    not_alone = "other clients send requests too: positions that no process saw are theirs"
+    _add(checks, "--not-alone", action="store_true", default=False, help=not_alone)
     _add(checks, "--figure", default="", metavar="FILE", help="the file for the figure, as JSON, if there is one")
 
 
@@ -190,10 +181,7 @@ def plan_of(options: Namespace, urls: tuple[str, ...], *, run: str, seed: str, n
         submission_requests=options.requests_per_submission,
         inputs=options.inputs,
         inputs_distribution=options.inputs_distribution,
-        double_spends=options.double_spends,
-        references=options.references,
-        windows=options.windows,
-        retries=options.retries,
+        **{name: getattr(options, name) for name in SHARES},
     )
     if problem := mix.problem():
         raise Unusable(problem)

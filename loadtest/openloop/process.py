@@ -107,7 +107,8 @@ class LoadProcess:
         sample = Random(f"{plan.seed}/sample/{plan.process}").random
         verify = None if plan.verifier_key is None else _verifying(parse_verifier_key(plan.verifier_key))
         self.checker = Checker(receipts=verify is not None, verify=verify, sample=lambda: sample() < plan.receipt_sample)
-        self._pool = Pool()
+        # The submissions, in an unnamed file: a soak of hours does not fit in memory, and sequential reads are cheap.
+        self._pool: IO[bytes] = tempfile.TemporaryFile(buffering=1 << 20)  # noqa: SIM115 - it ends with the process
         self._heads = [head_of(url, receipts=verify is not None) for url in plan.urls]
         self._timed: list[TimedSubmission] = []
         self._start_s = 0.0
@@ -119,12 +120,12 @@ class LoadProcess:
         writer = SubmissionSigner(plan.notary_name, plan.party, sign)
         reported_s = time.perf_counter()
         for made, asked in enumerate(generate(plan.mix, f"{plan.seed}/{plan.process}/{plan.processes}", plan.submissions, writer)):
-            self._pool.add(asked)
+            write(self._pool, asked)
             if time.perf_counter() - reported_s > PROGRESS_S:
                 progress(made)
                 reported_s = time.perf_counter()
         progress(plan.submissions)
-        self._pool.rewind()
+        self._pool.seek(0)
 
     async def run(self, start: Start, report: Callable[[Any], None]) -> None:
         """Send everything; calls `report` in a thread, every second and at the end."""
@@ -156,7 +157,8 @@ class LoadProcess:
         return {"tally": encode(tally), "seen_positions": checker.take_seen_positions(), "timed": self._timed}
 
     async def _submit(self, channels: Sequence[Channel], number: int, arrival: Arrival, due_s: float) -> None:
-        plan, stage, asked = self.plan, self.tally.stages[arrival.stage], self._pool.take()
+        plan, stage = self.plan, self.tally.stages[arrival.stage]
+        asked = msgspec.convert(read_next(self._pool), PlannedSubmission)
         name, requests = plan.stages[arrival.stage].name, len(asked.ids) // 32
         sent_s = time.perf_counter()
         position_before = self.checker.position_highest
@@ -164,7 +166,6 @@ class LoadProcess:
         try:
             if sent_s - due_s > plan.deadline_s:
                 raise Failed("missed", "could not be sent before its deadline: every connection was waiting for an answer")
-            self.tally.sent += 1
             octets, answered_s, decisions = await self._decided(channels, number, asked, due_s + plan.deadline_s)
             self.checker.answered(asked, decisions, position_before)
         except Failed as problem:
@@ -238,32 +239,6 @@ async def _post(channel: Channel, head: bytes, body: bytes, limit_s: float) -> b
         raise NoReply("refused") from None
     except OSError as problem:
         raise NoReply(f"broken: {problem}") from None
-
-
-class Pool:
-    """Submissions generated ahead, in an unnamed file: a soak of hours does not fit in memory, and sequential reads are cheap.
-
-    The queue is first filled, then emptied, in order. The file disappears when it is closed, or with the process.
-    """
-
-    def __init__(self) -> None:
-        self._file: IO[bytes] = tempfile.TemporaryFile(buffering=1 << 20)  # noqa: SIM115 - `close` closes it
-
-    def add(self, asked: PlannedSubmission) -> None:
-        """Append a submission."""
-        write(self._file, asked)
-
-    def rewind(self) -> None:
-        """Switch from filling to taking."""
-        self._file.seek(0)
-
-    def take(self) -> PlannedSubmission:
-        """Returns the next submission; there must be one."""
-        return msgspec.convert(read_next(self._file), PlannedSubmission)
-
-    def close(self) -> None:
-        """Delete the file."""
-        self._file.close()
 
 
 def _verifying(key: VerifierKey) -> Callable[[ReceivedDecision], str | None]:

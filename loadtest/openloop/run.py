@@ -22,6 +22,7 @@ import sys
 import time
 import urllib.request
 import uuid
+from argparse import Namespace
 from collections.abc import Callable, Mapping
 from http.client import HTTPException
 from pathlib import Path
@@ -94,11 +95,8 @@ class Member:
         if self._relaying is not None:
             self._relaying.kill()
         if self._child is not None:
-            self._child.kill()
-            self._child.wait()
-            for pipe in (self._child.stdin, self._child.stdout):
-                if pipe is not None:
-                    pipe.close()
+            with self._child:
+                self._child.kill()
         self._plan = self._child = self._relaying = None
         self._over.set()
 
@@ -159,6 +157,12 @@ class Coordinator:
         """The figure of the last run as text; empty without one."""
         self._forget()
 
+    @property
+    def _options(self) -> Namespace:
+        options: Namespace | None = self._environment.parsed_options
+        assert options is not None
+        return options
+
     def _forget(self) -> None:
         self._plan: LoadPlan | None = None
         self._sends: list[Send] = []
@@ -176,8 +180,7 @@ class Coordinator:
         self._forget()
         self._begun, self.exit_code, self.lines = True, 1, []
         self._sends = sends
-        options = self._environment.parsed_options
-        assert options is not None
+        options = self._options
         try:
             self._keep_files()
             _remove_figure(options.figure)
@@ -235,26 +238,23 @@ class Coordinator:
     def tick(self) -> tuple[int, float] | None:
         """Returns (users, users a second to start) for Locust's shape, or None when the run is over."""
         self._keep_files()
-        options = self._environment.parsed_options
         if self._begun and (self._problems or self._finished() or time.monotonic() > self._over_at_s):
             return None
-        assert options is not None
-        return max(1, options.num_users or 1), max(1.0, options.spawn_rate or 1.0)
+        return max(1, self._options.num_users or 1), max(1.0, self._options.spawn_rate or 1.0)
 
     def end(self) -> None:
         """End the run: print a figure, or the reasons why there is none."""
         if not self._begun:
             return
         self._begun = False
-        options, plan, problems = self._environment.parsed_options, self._plan, self._problems
-        assert options is not None
+        plan, problems = self._plan, self._problems
         if plan is None:
             reasons = problems or ["the run has no plan"]
         else:
             tally = total(list(self._tallies.values()), len(plan.stages))
             missing = set(range(len(self._sends))) - {number for number, tally in self._tallies.items() if tally.finished}
             tally.finished = not missing
-            self._ledger.close(alone=not options.not_alone and not missing and not tally.failed)
+            self._ledger.close(alone=not self._options.not_alone and not missing and not tally.failed)
             reasons = reasons_against(
                 tally, self._ledger, submissions=arrivals_count(plan.stages, plan.mix.submission_requests), problems=problems
             )
@@ -271,7 +271,7 @@ class Coordinator:
 
     def _keep_files(self) -> None:
         """Set the options that name files to those of the command line."""
-        vars(self._environment.parsed_options).update({name: value for name, value in self._given.items() if name in FILES})
+        vars(self._options).update({name: self._given[name] for name in FILES if name in self._given})
 
     def _refuse(self, reasons: list[str]) -> None:
         self.exit_code = 1
@@ -302,11 +302,9 @@ class Coordinator:
         return given if self._runs == 1 else f"{given}.{self._runs}"
 
     def _parameters(self, plan: LoadPlan) -> dict[str, Any]:
-        options = self._environment.parsed_options
-        assert options is not None
         shown = ("seed", "mix", "stages", "deadline_s", "receipt_sample", "urls")
         found: dict[str, Any] = {name: msgspec.to_builtins(getattr(plan, name)) for name in shown}
-        return found | {"users": options.num_users, "processes": len(self._sends), "receipts": plan.verifier_key is not None}
+        return found | {"users": self._options.num_users, "processes": len(self._sends), "receipts": plan.verifier_key is not None}
 
 
 def _remove_figure(name: str) -> None:

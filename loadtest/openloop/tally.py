@@ -12,7 +12,6 @@ import msgspec
 from loadtest.openloop.checker import Ledger, Reason
 from loadtest.openloop.plan import LoadPlan
 from loadtest.rig.latencies import Latencies
-from loadtest.rig.schedule import begin_of
 
 _Key = TypeVar("_Key")
 FAILURES_LISTED: Final = 10
@@ -37,8 +36,6 @@ class Tally(msgspec.Struct):
     """The results of one process so far. A later one of the same process replaces it; those of all processes add up."""
 
     stages: list[StageTally]
-    sent: int = 0
-    """Submissions that were sent at least once."""
     answered: int = 0
     """Submissions whose decisions all arrived and are correct."""
     answered_by_tenth: dict[int, int] = {}
@@ -85,7 +82,7 @@ def total(tallies: Sequence[Tally], stages: int) -> Tally:
             mine.latency.add_all(theirs.latency)
             mine.late.add_all(theirs.late)
             mine.answered_last_s = max(mine.answered_last_s, theirs.answered_last_s)
-        for name in ("sent", "answered", "failed", "decided", "cpu_seconds"):
+        for name in ("answered", "failed", "decided", "cpu_seconds"):
             setattr(tally, name, getattr(tally, name) + getattr(each, name))
         tally.cores = max(tally.cores, each.cores)
         tally.lag.add_all(each.lag)
@@ -156,7 +153,8 @@ def _stage(plan: LoadPlan, at: int, tally: StageTally) -> dict[str, Any]:
     stage = plan.stages[at]
     requests = tally.submissions * plan.mix.submission_requests
     # Divide by the time until the last answer: requests answered after the stage's end were not answered at its rate.
-    seconds = max(stage.seconds, tally.answered_last_s - begin_of(plan.stages, at))
+    began_s = sum([before.seconds for before in plan.stages[:at]])
+    seconds = max(stage.seconds, tally.answered_last_s - began_s)
     return {
         "stage": stage.name,
         "intended_requests_per_s": stage.requests_per_s,
@@ -170,6 +168,13 @@ def _stage(plan: LoadPlan, at: int, tally: StageTally) -> dict[str, Any]:
     }
 
 
+COLUMNS: Final = (
+    ("requests/s", 12, "requests_per_s"), ("submissions/s", 15, "submissions_per_s"), ("p50 ms", 9, "latency_ms_p50"),
+    ("p90 ms", 9, "latency_ms_p90"), ("p99 ms", 9, "latency_ms_p99"), ("max ms", 9, "latency_ms_max"), ("late p99", 10, "late_ms_p99"),
+)  # fmt: skip
+"""(head, width, the figure of a stage)."""
+
+
 def lines_of(figures: dict[str, Any]) -> list[str]:
     """Returns a figure as text lines."""
     lines = [
@@ -180,12 +185,10 @@ def lines_of(figures: dict[str, Any]) -> list[str]:
         f"receipts verified: {figures['receipts_verified']:,}; attempts retried: {figures['attempts_retried'] or 'none'}",
         f"the load: {figures['load_cpu_seconds']:,} CPU seconds, {figures['load_cores_of_busiest']:.2f} cores of its busiest process; "
         f"its own delay {figures['load_lag_ms_p99']:,.1f} ms (p99)",
-        f"{'stage':<24}{'requests/s':>12}{'submissions/s':>15}{'p50 ms':>9}{'p90 ms':>9}{'p99 ms':>9}{'max ms':>9}{'late p99':>10}",
+        f"{'stage':<24}" + "".join([f"{head:>{width}}" for head, width, _ in COLUMNS]),
     ]
     lines += [
-        f"{stage['stage']:<24}{stage['requests_per_s']:>12,.1f}{stage['submissions_per_s']:>15,.1f}{stage['latency_ms_p50']:>9,.1f}"
-        f"{stage['latency_ms_p90']:>9,.1f}{stage['latency_ms_p99']:>9,.1f}{stage['latency_ms_max']:>9,.1f}{stage['late_ms_p99']:>10,.1f}"
-        for stage in figures["stages"]
+        f"{stage['stage']:<24}" + "".join([f"{stage[name]:>{width},.1f}" for _, width, name in COLUMNS]) for stage in figures["stages"]
     ]
     if figures["load_cores_of_busiest"] >= CORES_MAX or figures["load_lag_ms_p99"] > LAG_MS_MAX:
         lines.append("WARNING: the load itself was short of CPU time, and the latencies include its delays: add --processes or a machine")

@@ -28,9 +28,8 @@ So a peer does less than the notary, and never more, with one exception: the not
 Kafka users, they rely on brokers that do not all fail at once. On one machine with one disk this favours the notary; on three machines the
 peers' disks would work at the same time.
 
-**A wrong peer fails.** Before the loads, many clients compete for few states at each peer. After each load, a part of its submissions is
-sent again, and other transactions try to spend its states (`contest`). Every answer of a load is checked too. One double spend fails the
-run.
+**A wrong peer fails.** Every answer is checked, and so are the states at each peer, before and after the loads (`contest`). One double
+spend fails the run.
 
 **Noise.** All peers run all the time, idle except the one whose turn it is, and take turns (A B C A B C), so that other activity of the
 machine affects all of them. Idle brokers and workers take CPU time too (`--only` starts fewer). Ratios within one run are more stable than
@@ -47,6 +46,5 @@ machine; if it is high, compare the CPU seconds, which are the most stable.
 | `contest` | checks that a peer is correct |
 | `servers` | processes that are stopped in every case |
 
-The results and the upper bounds (append and read, verify) are in `bench/figures/peers`. `--fetch` fetches PostgreSQL from Debian and
-etcd from its Go modules.
+The results and the upper bounds (append and read, verify) are in `bench/figures/peers`.
 """

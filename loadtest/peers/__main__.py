@@ -3,8 +3,6 @@
 `--fetch` fetches the peers instead, once: Debian's PostgreSQL if there is none, and etcd built from its modules.
 
 Exit codes: 0 measured; 1 a peer gave a wrong answer, or none; 2 the measurement was impossible.
-
-The peers take turns: a load for each, then again for each, so that other activity of the machine affects all.
 """
 
 import argparse
@@ -16,6 +14,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -25,7 +24,7 @@ from deploy.local.ports import free_ports
 from loadtest.bench.figure import exit_code
 from loadtest.bench.figures.peers import add_results, measure_limits
 from loadtest.bench.loads import INPUTS, Case, run_load
-from loadtest.bench.report import Report, report_to
+from loadtest.bench.report import Report
 from loadtest.peers import etcd, postgresql
 from loadtest.peers.contest import contest, recheck
 from loadtest.peers.etcd import Etcd
@@ -37,8 +36,7 @@ from loadtest.rig.notaries import brokers_of, make
 from loadtest.rig.progress import progress
 
 WARM_UP_S: Final = 3.0
-WARM_UP_REQUESTS_PER_S: Final = {1: 5_000}
-WARM_UP_REQUESTS_PER_S_ELSE: Final = 50_000
+WARM_UP_REQUESTS_PER_S, WARM_UP_ONES_PER_S = 50_000, 5_000
 """The requests generated ahead for each second of a first load; later loads generate 1.5 times its result."""
 
 
@@ -122,7 +120,7 @@ def take_turns(
     Each load has a seed of its own: its states can be consumed only once.
     """
     results: dict[str, list[LoadResult]] = {name: [] for name in peers}
-    ahead_per_s = dict.fromkeys(peers, WARM_UP_REQUESTS_PER_S.get(case.requests, WARM_UP_REQUESTS_PER_S_ELSE) / case.requests)
+    ahead_per_s = dict.fromkeys(peers, WARM_UP_ONES_PER_S if case.requests == 1 else WARM_UP_REQUESTS_PER_S / case.requests)
     for turn in range(rounds + 1):
         for name, peer in peers.items():
             took_s = seconds if turn else min(seconds, WARM_UP_S)
@@ -172,9 +170,8 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="N[:CONNECTIONS],…",
         help="requests of a submission, and the connections if they should be others than usual (default: 1,1:256,100)",
     )
-    parser.add_argument(
-        "--json", default="bench-peers.jsonl", metavar="FILE", help="where the JSON lines are added (default: bench-peers.jsonl)"
-    )
+    out = "bench-peers.jsonl"
+    parser.add_argument("--json", default=out, metavar="FILE", help=f"where the JSON lines are added (default: {out})")
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=3, help="of the notary and of single-topic (default: 3)")
     parser.add_argument("--seed", type=int, default=1, help="of everything that is generated (default: 1)")
     parser.add_argument("--fetch", action="store_true", help="fetch PostgreSQL and build etcd, where they are missing")
@@ -190,10 +187,10 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"--loads {chosen.loads}: {problem}")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     in_order = [name for name in NAMES if name in names]
-    return exit_code(
-        lambda report: compare(report, in_order, cases, chosen.seconds, chosen.rounds, chosen.brokers, chosen.seed),
-        report_to(chosen.json),
+    measure = partial(
+        compare, names=in_order, cases=cases, seconds=chosen.seconds, rounds=chosen.rounds, brokers=chosen.brokers, seed=chosen.seed
     )
+    return exit_code(measure, chosen.json)
 
 
 def compare(report: Report, names: list[str], cases: list[Case], seconds: float, rounds: int, brokers: int, seed: int) -> None:
@@ -209,9 +206,9 @@ def compare(report: Report, names: list[str], cases: list[Case], seconds: float,
         results: list[dict[str, list[LoadResult]]] = []
         shares: list[float | None] = []
         for at, case in enumerate(cases if peers else []):
-            report.begin()
+            report.others.begin()
             results.append(take_turns(peers, case, seconds, rounds, seed + SEED_STEP * (at + 1), wrong))
-            shares.append(report.others_share())
+            shares.append(report.others.share())
         alone: dict[int, float] = {}
         if LIMITS in names:
             assert cluster is not None
@@ -246,14 +243,12 @@ def fetch() -> int:
 def _fetch_postgresql() -> None:
     try:
         postgresql.find_binaries()
-        return
-    except CannotRun as problem:
-        missing = problem
-    try:
-        install_debian(DEBIAN_PACKAGE)
-    except CannotRun as problem:
-        raise CannotRun(f"{missing}\n{problem}") from None
-    postgresql.find_binaries()
+    except CannotRun as missing:
+        try:
+            install_debian(DEBIAN_PACKAGE)
+        except CannotRun as problem:
+            raise CannotRun(f"{missing}\n{problem}") from None
+        postgresql.find_binaries()
 
 
 if __name__ == "__main__":

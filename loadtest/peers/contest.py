@@ -42,16 +42,7 @@ class _Decisions(msgspec.Struct):
     decisions: list[ContestDecision]
 
 
-class _Input(msgspec.Struct):
-    inputs: list[str]
-
-
-class _Submission(msgspec.Struct):
-    requests: list[_Input]
-
-
 _decode_answer = msgspec.json.Decoder(_Decisions).decode
-_decode_asked = msgspec.json.Decoder(_Submission).decode
 
 
 def contest(url: str, seed: int) -> list[str]:
@@ -75,7 +66,7 @@ async def _contest(url: str, seed: int) -> list[str]:
             # One in three submissions has several requests, with states that others want and that it wants itself.
             for _ in range(10 if at % 3 == 0 else 1)
         ]
-        made.append(writer.submission([text for text, _ in requests], [id_ for _, id_ in requests]))
+        made.append(_joined(writer, requests))
     # Some are sent twice, by two clients.
     asked = made + made[: SUBMISSIONS // 4]
     random.shuffle(asked)
@@ -93,9 +84,8 @@ async def _recheck(url: str, seed: int, requests: int, inputs: int) -> list[str]
     content = sha256(b"%d again" % seed).digest()
     double_spending: list[Made] = []
     for each in made:
-        states = [[parse_state(text) for text in request.inputs] for request in _decode_asked(each.body).requests]
-        written = [writer.request(of_one, content) for of_one in states]
-        double_spending.append(writer.submission([text for text, _ in written], [id_ for _, id_ in written]))
+        requests_again = [writer.request([parse_state(text) for text in states], content) for states in _inputs_of([each]).values()]
+        double_spending.append(_joined(writer, requests_again))
     # Double spends first: a peer that has forgotten the load would commit them.
     answered, problems = await ask(url, double_spending)
     again, more = await ask(url, made)
@@ -156,13 +146,17 @@ def changed(first: Sequence[ContestDecision], again: Sequence[ContestDecision]) 
 
 
 def _inputs_of(made: Sequence[Made]) -> dict[str, Sequence[str]]:
-    """Returns the inputs of each transaction, by its id."""
-    inputs: dict[str, Sequence[str]] = {}
-    for each in made:
-        for at, request in enumerate(_decode_asked(each.body).requests):
-            inputs[each.ids[32 * at : 32 * at + 32].hex()] = request.inputs
-    return inputs
+    """Returns the inputs of each transaction, by its id, in the order of the requests."""
+    return {
+        each.ids[32 * at : 32 * at + 32].hex(): request["inputs"]
+        for each in made
+        for at, request in enumerate(msgspec.json.decode(each.body)["requests"])
+    }
 
 
 def _writer() -> SubmissionSigner:
     return SubmissionSigner(NOTARY, PARTY, party_key().sign)
+
+
+def _joined(writer: SubmissionSigner, requests: Sequence[tuple[str, bytes]]) -> Made:
+    return writer.submission([text for text, _ in requests], [id_ for _, id_ in requests])

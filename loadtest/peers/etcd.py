@@ -15,7 +15,6 @@ spread over the members. `load_alone` lets that program generate transactions it
 
 import asyncio
 import contextlib
-import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from struct import Struct
@@ -25,7 +24,8 @@ import httpx
 import msgspec
 import orjson
 
-from deploy.local import CannotRun, golang
+from deploy.local import golang
+from deploy.local.commands import run
 from deploy.local.ports import free_ports
 from loadtest.peers import http_adapter
 from loadtest.peers.http_adapter import PeerDecision
@@ -112,10 +112,7 @@ class Etcd:
     def load_alone(self, seconds: float, in_flight: int, inputs: int) -> float:
         """Returns the requests a second of etcd's own client, without HTTP, signatures or Python."""
         flags = [f"-load={seconds}s", f"-in-flight={in_flight}", f"-inputs={inputs}"]
-        done = subprocess.run([str(self._binaries.client), *flags, self.endpoints], capture_output=True, check=False, timeout=seconds + 60)
-        if done.returncode:
-            raise CannotRun(f"etcd-client ended with {done.returncode}: {done.stderr.decode(errors='replace')}")
-        return float(orjson.loads(done.stdout)["requests_per_s"])
+        return float(orjson.loads(run([self._binaries.client, *flags, self.endpoints]))["requests_per_s"])
 
     def _serves(self) -> bool:
         # A member answers so once it has a leader; a read through the log would need one too.

@@ -19,15 +19,14 @@ from typing import Final, Protocol
 
 import httpx
 import msgspec
-import orjson
 import uvloop
 
 from deploy.local.ports import free_ports
 from joiner import AdmittedSubmission
 from loadtest.openloop.checker import ReceivedConflict
 from loadtest.peers.servers import Servers
-from loadtest.rig.generate import party_key_pem
-from loadtest.rig.signing import NOTARY, PARTY
+from loadtest.rig.generate import write_parties
+from loadtest.rig.signing import NOTARY
 from notary.gate import Gate
 from notary.http.call import JSON, TEXT, Answer, Call
 from notary.http.problems import problem_of
@@ -157,7 +156,7 @@ def main(open_decider: Open) -> None:
 def start(servers: Servers, module: str, address: str) -> str:
     """Start the HTTP adapter of a peer whose servers run, by the peer's module; returns its URL."""
     parties = servers.folder / "parties.json"
-    parties.write_bytes(orjson.dumps({PARTY: party_key_pem().decode()}))
+    write_parties(parties)
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-P", "-m", module, address, str(port), str(parties)]

@@ -113,7 +113,7 @@ class Postgresql:
                 data = self._servers.folder_for(name, USER)
                 source = f"host=127.0.0.1 port={self._ports[0]} user={USER} application_name=standby{at}"
                 copy = [str(self._binaries / "pg_basebackup"), "-D", str(data), "-d", source, "-R", "--checkpoint=fast", "--no-sync"]
-                self._servers.run("pg_basebackup", copy, user=USER)
+                self._servers.run(copy, user=USER)
             self._start_server(at)
         address = f"postgresql://{USER}@127.0.0.1:{self._ports[0]}/postgres"
         self.url = http_adapter.start(self._servers, "loadtest.peers.postgresql", f"{self._way} {address}")
@@ -151,7 +151,7 @@ def started(way: Way = "insert", standbys: int = 0) -> Iterator[Postgresql]:
         peer = Postgresql(servers, binaries, way, standbys)
         data = servers.folder_for("postgresql-0", USER)
         initdb = [str(binaries / "initdb"), "-D", str(data), "-U", USER, "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
-        servers.run("initdb", initdb, user=USER)
+        servers.run(initdb, user=USER)
         peer.start()
         yield peer
 

@@ -13,7 +13,6 @@ import os
 import pwd
 import shutil
 import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from pathlib import Path
 import orjson
 
 from deploy.local import CannotRun, tether
+from deploy.local.commands import run
 from deploy.local.process import BrokerProcess, spawn
 from loadtest.rig.machine import family
 from ordering.durable import replace_file
@@ -81,11 +81,9 @@ class Servers:
                 raise CannotRun(f"{name} was not ready after {START_S_MAX:g} s:\n{_tail(log)}")
             time.sleep(0.05)
 
-    def run(self, name: str, command: list[str], *, user: str | None = None) -> None:
+    def run(self, command: list[str], *, user: str | None = None) -> None:
         """Run a command to its end. Raises `CannotRun` with its output when it fails."""
-        done = subprocess.run([*_as_user(user), *command], capture_output=True, text=True, check=False, timeout=120, cwd=self.folder)
-        if done.returncode:
-            raise CannotRun(f"{name} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        run([*_as_user(user), *command], self.folder)
 
     def folder_for(self, name: str, user: str | None = None) -> Path:
         """Create a folder for a server's data, owned by its user."""

@@ -33,6 +33,8 @@ WARM_UP_S_MAX = 30.0
 """The steady part of all loads begins when each connection has had an answer, or after this time, since workers prefer known clients."""
 ANSWER_S_MAX = 30.0
 """The time after the end of a load by which every answer has arrived, or never will."""
+STARVED_S = 0.01
+"""The time after which a connection without a submission to send looks again."""
 
 _IDS = re.compile(rb'"transaction_id":"([0-9a-f]{64})"').findall
 _COMMITTED = b'"outcome":"committed"'
@@ -55,9 +57,6 @@ class GeneratedSubmissions:
     def take(self) -> Made | None:
         """Returns the next submission, or None when none is left."""
         return self._made.popleft() if self._made else None
-
-    async def more(self) -> None:
-        """Return at once: all submissions are there from the start."""
 
 
 Check = Callable[[bytes, bytes], str | None]
@@ -90,9 +89,7 @@ class ClosedLoop:
         self._stops_at_failure = stops_at_failure
         self._head = b""
         self._open: set[ClientConnection] = set()
-        self._free: list[ClientConnection] = []
         self._asked: dict[ClientConnection, tuple[float, Made]] = {}  # in flight, with the time of sending
-        self._starved = asyncio.Event()
         self._over = asyncio.Event()
         self._cold: set[ClientConnection] = set()
         self.warm = asyncio.Event()
@@ -111,7 +108,7 @@ class ClosedLoop:
         """
         self.answered_last_s = 0.0
         self.starved_s = 0.0
-        """The time for which a connection had no submission to send, so that the load was the limit."""
+        """The mean time for which a connection had no submission to send, so that the load was the limit."""
         self.on_answer: Callable[[], None] = lambda: None
         """Called after each answer, before the next submission is sent."""
 
@@ -125,7 +122,6 @@ class ClosedLoop:
 
     async def run(self, seconds_max: float | None = None) -> None:
         """Return when all submissions are answered, after an error if it stops there, or after `seconds_max`. Closes the connections."""
-        feeding = asyncio.create_task(self._feed())
         try:
             for connection in list(self._open):
                 self._send(connection)
@@ -136,7 +132,6 @@ class ClosedLoop:
         finally:
             self._over.set()
             self.warm.set()
-            feeding.cancel()
             for connection in self._open:
                 connection.close()
 
@@ -169,7 +164,6 @@ class ClosedLoop:
         self._open.discard(connection)
         self._warmed(connection)
         self._asked.pop(connection, None)
-        self._free = [each for each in self._free if each is not connection]
         self._fail(why or "the service closed a connection")
         if not self._open or (not self._asked and self._ended()):
             self._over.set()
@@ -185,10 +179,10 @@ class ClosedLoop:
             self._over.set()
 
     def _ended(self) -> bool:
-        return not self._source.left or time.perf_counter() >= self.ends_s
+        return self._over.is_set() or not self._source.left or time.perf_counter() >= self.ends_s
 
     def _send(self, connection: ClientConnection, again: tuple[float, Made] | None = None) -> None:
-        """Send the next submission, or a rejected one again. Without any the connection is free; the last free connection ends the run."""
+        """Send the next submission, or a rejected one again. The last connection for which there is none ends the run."""
         if connection not in self._open:
             return  # the connection was lost while it waited
         now_s = time.perf_counter()
@@ -204,26 +198,15 @@ class ClosedLoop:
             self._asked[connection] = sent_s, made
             connection.call(self._head % len(made.body) + made.body)
             return
-        self._free.append(connection)
-        if not self._ended():
-            self._starved.set()
-        elif not self._asked:
-            self._over.set()
-
-    async def _feed(self) -> None:
-        """Resume connections that had nothing to send once there is a submission."""
-        while self._source.left:
-            await self._starved.wait()
-            self._starved.clear()
-            since_s = time.perf_counter()
-            await self._source.more()
-            self.starved_s += time.perf_counter() - since_s
-            if self._source.problem:
-                self.failures.add(self._source.problem)
+        if self._ended():
+            if not self._asked:
                 self._over.set()
-            free, self._free = self._free, []
-            for connection in free:
-                self._send(connection)
+        elif self._source.problem:
+            self.failures.add(self._source.problem)
+            self._over.set()
+        else:
+            self.starved_s += STARVED_S / len(self._open)
+            asyncio.get_running_loop().call_later(STARVED_S, self._send, connection)
 
 
 # ---- one load, in a process of its own ----

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from hashlib import sha256
 from itertools import islice
+from pathlib import Path
 from random import Random
 
 import msgspec
@@ -32,6 +33,7 @@ from ordering.log import ORDERING
 from payload import OPEN_FROM_MS, OPEN_UNTIL_MS, Request
 
 KEPT_BYTES_MAX = 64 << 20
+
 _LENGTHS = struct.Struct(">II")
 
 
@@ -50,6 +52,11 @@ def party_key(party: str = PARTY) -> Ed25519PrivateKey:
 def party_key_pem(party: str = PARTY) -> bytes:
     """Returns the public key of a party in PEM, as `notary party add` takes it."""
     return party_key(party).public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def write_parties(file: Path) -> None:
+    """Write a notary's file of parties, with the loads' party alone."""
+    file.write_bytes(msgspec.json.encode({PARTY: party_key_pem().decode()}))
 
 
 def submissions(seed: int, requests: int, inputs: int, *, party: str = PARTY, signed: bool = True) -> Iterator[Made]:
@@ -109,7 +116,7 @@ class Ahead:
         self._kept: deque[Made] = deque()
         self._kept_bytes = 0
         self._has_space = asyncio.Event()
-        self._more = asyncio.Event()
+        self._filled = asyncio.Event()
         self._came = 0
         self._count = count
         self.pid = pid
@@ -143,15 +150,7 @@ class Ahead:
 
     async def filled(self) -> None:
         """Return when the buffer is full, or holds everything left."""
-        while self._kept_bytes < KEPT_BYTES_MAX and self._came < self._count and not self.problem:
-            self._more.clear()
-            await self._more.wait()
-
-    async def more(self) -> None:
-        """Return when a submission is in the buffer, or none will come."""
-        while not self._kept and self.left and not self.problem:
-            self._more.clear()
-            await self._more.wait()
+        await self._filled.wait()
 
     def take(self) -> Made | None:
         """Returns the next submission, or None if none is in the buffer."""
@@ -171,14 +170,14 @@ class Ahead:
                 self._kept.append(Made(both[:body_length], both[body_length:]))
                 self._kept_bytes += body_length
                 self._came += 1
-                self._more.set()
                 while self._kept_bytes >= KEPT_BYTES_MAX:
+                    self._filled.set()
                     self._has_space.clear()
                     await self._has_space.wait()
         except asyncio.IncompleteReadError:
             self.problem = f"the process that makes the submissions ended after {self._came} of {self._count}"
         finally:
-            self._more.set()
+            self._filled.set()
 
 
 def _write(seed: int, requests: int, inputs: int, count: int) -> None:

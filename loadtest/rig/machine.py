@@ -3,9 +3,10 @@
 import contextlib
 import os
 import platform
+import re
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -26,7 +27,7 @@ def machine() -> dict[str, Any]:
     """Returns the facts that stay the same during a run."""
     return {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "cpu": _first_line_of(Path("/proc/cpuinfo"), "model name") or platform.processor() or None,
+        "cpu": _cpu_name() or platform.processor() or None,
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "kernel": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
@@ -59,31 +60,27 @@ def family(pids: Iterable[int]) -> list[int]:
 
 def cpu_seconds(pids: Iterable[int]) -> float:
     """Returns the user and system time of these processes so far, all threads; 0 for one that has exited."""
-    spent_s = 0.0
-    for pid in pids:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            times = psutil.Process(pid).cpu_times()
-            spent_s += times.user + times.system
-    return spent_s
+    return _sum(pids, lambda process: sum(process.cpu_times()[:2]))
 
 
 def resident_bytes(pids: Iterable[int]) -> int:
     """Returns the resident memory of these processes now (shared pages count once for each); 0 for one that has exited."""
-    octets = 0
-    for pid in pids:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            octets += psutil.Process(pid).memory_info().rss
-    return octets
+    return int(_sum(pids, lambda process: process.memory_info().rss))
 
 
 def own_cpu_seconds() -> float:
     """Returns the CPU seconds of this process and of all that it started, those that ended included."""
-    spent_s, own = 0.0, psutil.Process()
-    for process in (own, *own.children(recursive=True)):
+    # The first four of the times: user and system, of the process and of its children that ended.
+    return _sum(family([os.getpid()]), lambda process: sum(process.cpu_times()[:4]))
+
+
+def _sum(pids: Iterable[int], read: Callable[[psutil.Process], float]) -> float:
+    """Returns the sum of what `read` returns for each process that exists."""
+    total = 0.0
+    for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
-            times = process.cpu_times()
-            spent_s += times.user + times.system + getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
-    return spent_s
+            total += read(psutil.Process(pid))
+    return total
 
 
 class OthersMeter:
@@ -150,9 +147,7 @@ def _git_commit() -> str | None:
     return f"{commit}-changed" if commit and git("status", "--porcelain") else commit
 
 
-def _first_line_of(file: Path, name: str) -> str | None:
-    try:
-        lines = file.read_text().splitlines()
-    except OSError:
-        return None
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), None)
+def _cpu_name() -> str | None:
+    info = Path("/proc/cpuinfo")
+    found = re.search(r"^model name\s*: *(.+)", info.read_text(), re.MULTILINE) if info.exists() else None
+    return None if found is None else found[1]

@@ -172,6 +172,13 @@ def log_name(brokers: int) -> str:
     return f"{brokers} brokers" if brokers > 1 else "1 broker" if brokers else "embedded log"
 
 
+def notary_name(brokers: int, workers: int, acceptors: int) -> str:
+    """Returns the description of a notary: its log, its workers if there are several, and the acceptor processes of each if it has any."""
+    of_workers = "" if workers == 1 else f", {workers} workers"
+    of_acceptors = f", {acceptors} acceptor {'process' if acceptors == 1 else 'processes'}" if acceptors else ""
+    return f"{log_name(brokers)}{of_workers}{of_acceptors}"
+
+
 @contextlib.contextmanager
 def brokers_of(count: int) -> Iterator[Cluster | None]:
     """Yields a cluster of `count` brokers for the length of a block, then deletes their data; None for 0, the embedded log."""

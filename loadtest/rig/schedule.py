@@ -5,7 +5,7 @@ the run belongs to process n mod the number of processes, so that each process h
 """
 
 from collections.abc import Iterator, Sequence
-from math import isfinite
+from math import inf
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
@@ -55,21 +55,19 @@ def stages_of(
     """Returns the stages of a shape; a warm-up before them has the rate of the first. Raises `ValueError` for an impossible schedule."""
     seconds = SECONDS[shape] if seconds is None else seconds
     if shape == "steps":
-        rates = [("", step) for step in steps]
-        lengths = [seconds / max(1, len(rates))] * len(rates)
+        stages = [Stage(f"{step:,g}/s", step, seconds / len(steps)) for step in steps]
     elif shape == "spike":
         peak = SPIKE_TIMES * rate if spike_rate is None else spike_rate
-        rates = [("before, ", rate), ("spike, ", peak), ("after, ", rate)]
         around = seconds * (1 - SPIKE_SHARE) / 2
-        lengths = [around, seconds * SPIKE_SHARE, around]
+        parts = (("before", rate, around), ("spike", peak, seconds * SPIKE_SHARE), ("after", rate, around))
+        stages = [Stage(f"{name}, {each:,g}/s", each, length) for name, each, length in parts]
     else:
-        rates, lengths = [("", rate)], [seconds]
-    numbers = [seconds, warm_up_seconds, *[each for _, each in rates]]
-    if not rates or any(each <= 0 for _, each in rates) or seconds <= 0 or warm_up_seconds < 0 or not all(map(isfinite, numbers)):
+        stages = [Stage(f"{rate:,g}/s", rate, seconds)]
+    positive = [seconds, *[stage.requests_per_s for stage in stages]]
+    if not stages or not all(0 < number < inf for number in positive) or not 0 <= warm_up_seconds < inf:
         raise ValueError("rates and times must be numbers above 0")
-    stages = [Stage(f"{name}{each:,g}/s", each, length) for (name, each), length in zip(rates, lengths, strict=True)]
     if warm_up_seconds:
-        stages.insert(0, Stage(WARM_UP, rates[0][1], warm_up_seconds))
+        stages.insert(0, Stage(WARM_UP, stages[0].requests_per_s, warm_up_seconds))
     return tuple(stages)
 
 
@@ -93,8 +91,3 @@ def arrivals_count(stages: Sequence[Stage], submission_requests: int, process: i
     """Returns the number of arrivals of one process."""
     total = sum([submissions_of(stage, submission_requests) for stage in stages])
     return len(range(process, total, processes))
-
-
-def begin_of(stages: Sequence[Stage], at: int) -> float:
-    """Returns the start of a stage, in seconds from the start of the run."""
-    return sum([stage.seconds for stage in stages[:at]])

@@ -1,9 +1,13 @@
 """A minimal HTTP service, whose answers a test decides."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import count
+
+from loadtest.rig.signing import NOTARY
+from payload import decode_submission
 
 Answer = Callable[[bytes, bytes], bytes | None]
 """Returns the complete answer to a call, by its head and its body; None closes the connection."""
@@ -36,6 +40,14 @@ async def serving(answer: Answer, *, closed_at_once: int = 0) -> AsyncIterator[s
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+def decisions_of(body: bytes) -> bytes:
+    """Returns the body of an answer that commits all requests of a submission, each with a receipt."""
+    ids = [request.transaction_id.hex() for request in decode_submission(body, NOTARY).requests]
+    receipt = {"receipt": "c2sp.org/tlog-proof@v1\nindex 0\n"}
+    made = [{"transaction_id": id_, "position": at, "outcome": "committed", "conflicts": [], **receipt} for at, id_ in enumerate(ids)]
+    return json.dumps({"decisions": made}, separators=(",", ":")).encode()
 
 
 def answer_of(status: int, body: bytes = b"", *, retry_after_s: int | None = None) -> bytes:

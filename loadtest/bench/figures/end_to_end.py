@@ -21,12 +21,12 @@ from typing import Final
 
 import uvloop
 
-from loadtest.bench.figure import START_S, Figure, Lines, Part, Row, RunOptions, Step, case_of, load_s, milliseconds, number
+from loadtest.bench.figure import Figure, Part, RunOptions, Step, both, case_of, columns, formatted, load_s, number
 from loadtest.bench.figures.raw import idle_latency
 from loadtest.bench.loads import INPUTS, Case, closed_load, failed, load_figures, name_of, parameters_of, run_load
 from loadtest.bench.report import Report
 from loadtest.rig.closed_loop import ClosedLoad, LoadResult
-from loadtest.rig.notaries import RunningNotary, log_name, notary_on
+from loadtest.rig.notaries import RunningNotary, log_name, notary_name, notary_on
 
 WARM_UP_S: Final = 4.0
 GOALS: Final = {1: "2,500 requests/s", 100: "15,000 requests/s"}
@@ -53,7 +53,7 @@ def parts(report: Report, options: RunOptions) -> list[Part]:
 
 
 def _part(report: Report, brokers: int, workers: int, acceptors: int, cases: Sequence[Case], options: RunOptions) -> Part:
-    name = f"{log_name(brokers)}{'' if workers == 1 else f', {workers} workers'}{f', acceptor processes: {acceptors}' if acceptors else ''}"
+    name = notary_name(brokers, workers, acceptors)
     seconds, seed, warm_up_s = options.seconds, options.seed, min(WARM_UP_S, options.seconds)
     base_case = BASE_CASE if (brokers, workers, acceptors) == (3, 1, 0) else None
 
@@ -70,7 +70,7 @@ def _part(report: Report, brokers: int, workers: int, acceptors: int, cases: Seq
         # Last: by now everything is warm, especially the brokers.
         text = f"end to end: idle, {name}"
         steps.append(Step(text, load_s(seconds / 2) + 5, lambda running: measure_idle(report, running, seconds, seed + 500)))
-    return Part(f"end to end, {name}", START_S[brokers] + workers, lambda: notary_on(brokers, workers, acceptors=acceptors), steps)
+    return Part(f"end to end, {name}", lambda: notary_on(brokers, workers, acceptors=acceptors), steps)
 
 
 def warm_up(running: RunningNotary, seconds: float, seed: int) -> None:
@@ -138,47 +138,34 @@ IDLE: Final = "idle round trip, "
 # ---- tables ----
 
 
-def _loads(lines: Lines) -> Sequence[Row]:
-    head = ("case", "requests/s", "p50", "p99", "CPU s for 1,000 requests: worker", "brokers", "load", "cores taken by others")
-    return [head] + [
-        (
-            case_of(line),
-            number(line, "requests_per_s"),
-            *milliseconds(line, "latency_ms_p50", "latency_ms_p99"),
-            *[number(line, f"{name}_cpu_s_per_1000") for name in ("worker", "brokers", "load")],
-            number(line, "others_cores"),
-        )
-        for line in lines
-        if not line.case.startswith(IDLE)
-    ]
+_loads = columns(
+    ("case", case_of),
+    ("requests/s", "requests_per_s"),
+    ("p50", number("latency_ms_p50", " ms")),
+    ("p99", number("latency_ms_p99", " ms")),
+    ("CPU s for 1,000 requests: worker", "worker_cpu_s_per_1000"),
+    ("brokers", "brokers_cpu_s_per_1000"),
+    ("load", "load_cpu_s_per_1000"),
+    ("cores taken by others", "others_cores"),
+    only=lambda line: not line.case.startswith(IDLE),
+)
 
+_idle = columns(
+    ("one client, nothing else to do", lambda line: case_of(line).removeprefix(IDLE)),
+    ("median", number("latency_ms_p50", " ms")),
+    ("p99", number("latency_ms_p99", " ms")),
+    ("two appends alone", number("two_appends_ms_p50", " ms")),
+    ("times that", "times_two_appends"),
+    only=lambda line: line.case.startswith(IDLE),
+)
 
-def _idle(lines: Lines) -> Sequence[Row]:
-    head = ("one client, nothing else to do", "median", "p99", "two appends alone", "times that")
-    return [head] + [
-        (
-            case_of(line).removeprefix(IDLE),
-            *milliseconds(line, "latency_ms_p50", "latency_ms_p99", "two_appends_ms_p50"),
-            number(line, "times_two_appends"),
-        )
-        for line in lines
-        if line.case.startswith(IDLE)
-    ]
-
-
-def _receipts(lines: Lines) -> Sequence[Row]:
-    head = ("case", "with receipts", "without, before and after", "taken by receipts")
-    return [head] + [
-        (
-            case_of(line),
-            f"{number(line, 'requests_per_s')}/s",
-            " and ".join([f"{rate:,}/s" for rate in line.figures["without_receipts_before_after"]]),
-            f"{line.figures['taken_by_receipts_percent']:.0f} %",
-        )
-        for line in lines
-        if "taken_by_receipts_percent" in line.figures
-    ]
-
+_receipts = columns(
+    ("case", case_of),
+    ("with receipts", number("requests_per_s", "/s")),
+    ("without, before and after", lambda line: both(line.figures["without_receipts_before_after"], "/s")),
+    ("taken by receipts", formatted("taken_by_receipts_percent", "{:.0f} %")),
+    only=lambda line: "taken_by_receipts_percent" in line.figures,
+)
 
 FIGURES = (
     Figure(

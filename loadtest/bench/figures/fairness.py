@@ -16,26 +16,13 @@ from typing import Any, Final
 
 import msgspec
 
-from loadtest.bench.figure import (
-    START_S,
-    Figure,
-    Lines,
-    Part,
-    Row,
-    RunOptions,
-    Step,
-    add_arguments,
-    case_of,
-    load_s,
-    milliseconds,
-    number,
-    run_alone,
-)
+from loadtest.bench import figure
+from loadtest.bench.figure import Figure, Part, RunOptions, Step, both, columns, formatted, number
 from loadtest.bench.loads import INPUTS, Case, closed_load, failed, name_of, offer_figures, offer_for, parameters_of, run_loads, run_offer
 from loadtest.bench.report import Report, ResultLine
 from loadtest.rig.arguments import above_zero
 from loadtest.rig.closed_loop import ClosedLoad, LoadResult
-from loadtest.rig.notaries import RunningNotary, log_name, notary_on
+from loadtest.rig.notaries import RunningNotary, log_name
 
 TIMES: Final = 10
 PARTIES: Final = tuple([f"O=Bench Party {number},L=Paris,C=FR" for number in range(10)])
@@ -173,60 +160,46 @@ def _parts(report: Report, options: RunOptions) -> list[Part]:
 
     def step(at: int, case: Case) -> Step:
         text = f"fairness: {case.requests} a submission, {log_name(brokers)}"
-        took_s = 6 * load_s(2 * seconds)  # twice as many bodies as are sent
+        took_s = 6 * figure.load_s(2 * seconds)  # twice as many bodies as are sent
         return Step(text, took_s, lambda running: measure(report, running, case, seconds, options.seed + 100 * at))
 
     steps = [step(at, case) for at, case in enumerate(CASES)]
-    starts_s = START_S[brokers] + 0.5 * len(PARTIES)
-    return [Part(f"fairness, {log_name(brokers)}", starts_s, lambda: notary_on(brokers, parties=PARTIES), steps)]
+    return [figure.part_on_notary("fairness", brokers, steps, PARTIES)]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure one case alone; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -P -m loadtest.bench.figures.fairness", description="The share that others keep.")
     parser.add_argument("--seconds", type=above_zero, default=SECONDS, metavar="S", help=f"of each of the loads (default: {SECONDS:g})")
-    add_arguments(parser, "bench-fairness.jsonl")
+    figure.add_arguments(parser, "bench-fairness.jsonl")
     chosen = parser.parse_args(arguments)
     connections = next((case.connections for case in CASES if case.requests == chosen.submission_requests), 0)
     case = Case(chosen.submission_requests, chosen.inputs, connections=connections)
-    return run_alone(chosen, lambda report, running: measure(report, running, case, chosen.seconds, chosen.seed), PARTIES)
+    return figure.run_alone(chosen, lambda report, running: measure(report, running, case, chosen.seconds, chosen.seed), PARTIES)
 
 
 # ---- the table ----
 
 
-def _rows(lines: Lines) -> Sequence[Row]:
-    head = (
-        "one of ten parties sends", "the others, before and after", "meanwhile", "they keep", "the one with least",
-        "their p99, before and after", "meanwhile", "the greedy one decided, before and after", "meanwhile", "its part of all",
-        "of its submissions rejected",
-    )  # fmt: skip
-    return [head] + [
-        (
-            case_of(line),
-            _both(line.figures["others_before_after_requests_per_s"], "/s"),
-            f"{number(line, 'others_requests_per_s')}/s",
-            *[f"{line.figures[name]:.2f}" for name in ("others_kept", "least_kept")],
-            _both(line.figures["others_latency_ms_p99_before_after"], " ms"),
-            *milliseconds(line, "others_latency_ms_p99"),
-            _both(line.figures["greedy_before_after_requests_per_s"], "/s"),
-            f"{number(line, 'greedy_requests_per_s')}/s",
-            f"{_part(line):.2f}",
-            f"{line.figures['greedy_rejected_share']:.0%}",
-        )
-        for line in lines
-    ]
-
-
-def _part(line: ResultLine) -> float:
+def _part(line: ResultLine) -> str:
     """Returns the greedy party's part of all decisions meanwhile; a tenth is fair."""
     greedy, others = line.figures["greedy_requests_per_s"], line.figures["others_requests_per_s"]
-    return float(greedy / (greedy + others)) if greedy else 0.0
+    return f"{greedy / (greedy + others) if greedy else 0.0:.2f}"
 
 
-def _both(values: Sequence[float], unit: str) -> str:
-    return " and ".join([f"{value:,}{unit}" for value in values])
-
+_rows = columns(
+    ("one of ten parties sends", figure.case_of),
+    ("the others, before and after", lambda line: both(line.figures["others_before_after_requests_per_s"], "/s")),
+    ("meanwhile", number("others_requests_per_s", "/s")),
+    ("they keep", formatted("others_kept", "{:.2f}")),
+    ("the one with least", formatted("least_kept", "{:.2f}")),
+    ("their p99, before and after", lambda line: both(line.figures["others_latency_ms_p99_before_after"], " ms")),
+    ("meanwhile", number("others_latency_ms_p99", " ms")),
+    ("the greedy one decided, before and after", lambda line: both(line.figures["greedy_before_after_requests_per_s"], "/s")),
+    ("meanwhile", number("greedy_requests_per_s", "/s")),
+    ("its part of all", _part),
+    ("of its submissions rejected", formatted("greedy_rejected_share", "{:.0%}")),
+)
 
 FIGURES = (
     Figure(

@@ -189,7 +189,7 @@ def measure(report: Report, running: RunningNotary, chosen: argparse.Namespace) 
     case = Case(chosen.submission_requests, chosen.inputs)
     if chosen.warm_up:
         run_load(closed_load(running, case, chosen.warm_up, chosen.seed + 1))
-    report.begin()
+    report.others.begin()
     load, complete = uvloop.run(_drive(running, chosen))
     interrupt_once()  # the loop had replaced these signal handlers
     for failure in load.loop.failures.first:

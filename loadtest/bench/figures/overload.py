@@ -13,35 +13,18 @@ closed loop, and so on, all on one worker. Its share is the mean of the open loo
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from loadtest.bench.figure import (
-    COLOURS,
-    MARKS,
-    START_S,
-    Figure,
-    Lines,
-    Part,
-    Row,
-    RunOptions,
-    Step,
-    add_arguments,
-    case_of,
-    load_s,
-    milliseconds,
-    number,
-    run_alone,
-    series,
-    thousands,
-    values,
-)
+from loadtest.bench import figure
+from loadtest.bench.figure import COLOURS, MARKS, Figure, Lines, Part, Row, RunOptions, Step, columns, formatted, number, thousands, values
 from loadtest.bench.loads import Case, capacity_of, failed, name_of, offer_figures, offer_for, offer_parameters, run_offer
 from loadtest.bench.report import Report
 from loadtest.rig.arguments import above_zero, count
-from loadtest.rig.notaries import RunningNotary, log_name, notary_on
+from loadtest.rig.notaries import RunningNotary, log_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -161,12 +144,12 @@ def _curve_parts(report: Report, options: RunOptions) -> list[Part]:
 
     def step(brokers: int, case: Case, at: int) -> Step:
         text = f"curve: {case.requests} a submission, {log_name(brokers)}"
-        took_s = load_s(seconds) * (len(shares) + 1) + 2 * len(shares)
+        took_s = figure.load_s(seconds) * (len(shares) + 1) + 2 * len(shares)
         return Step(text, took_s, lambda running: measure_curve(report, running, case, seconds, options.seed + 1_000 * at, shares))
 
     def part(brokers: int, cases: Sequence[Case]) -> Part:
         steps = [step(brokers, case, at) for at, case in enumerate(cases, 1)]
-        return Part(f"curve, {log_name(brokers)}", START_S[brokers], lambda: notary_on(brokers), steps)
+        return figure.part_on_notary("curve", brokers, steps)
 
     chosen = curves if options.brokers is None else {options.brokers: curves.get(options.brokers, CURVES_QUICK[1])}
     return [part(brokers, cases) for brokers, cases in chosen.items()]
@@ -176,9 +159,9 @@ def _overload_parts(report: Report, options: RunOptions) -> list[Part]:
     brokers, seconds = 1 if options.brokers is None else options.brokers, options.seconds
     pairs = PAIRS // 2 if options.quick else PAIRS
     text = f"overload: {TIMES:g} times the capacity"
-    took_s = (2 * pairs + 1) * (load_s(seconds / 2) + load_s(seconds))
+    took_s = (2 * pairs + 1) * (figure.load_s(seconds / 2) + figure.load_s(seconds))
     step = Step(text, took_s, lambda running: measure_overload(report, running, seconds, options.seed, pairs=pairs))
-    return [Part(f"overload, {log_name(brokers)}", START_S[brokers], lambda: notary_on(brokers), [step])]
+    return [figure.part_on_notary("overload", brokers, [step])]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -191,41 +174,34 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--pairs", type=count, default=PAIRS, metavar="N", help=f"of a closed and an open loop (default: {PAIRS})")
     parser.add_argument("--connections", type=count, default=CONNECTIONS_MAX, metavar="N", help=f"at most (default: {CONNECTIONS_MAX:,})")
     parser.add_argument("--new-connections", action="store_true", help="opened when they are needed, not before the start")
-    add_arguments(parser, "bench-overload.jsonl")
+    figure.add_arguments(parser, "bench-overload.jsonl")
     chosen = parser.parse_args(arguments)
-
-    def measure(report: Report, running: RunningNotary) -> None:
-        measure_overload(
-            report,
-            running,
-            chosen.seconds,
-            chosen.seed,
-            case=Case(chosen.submission_requests, chosen.inputs),
-            times=chosen.times,
-            pairs=chosen.pairs,
-            connections_max=chosen.connections,
-            connections_open=not chosen.new_connections,
-        )
-
-    return run_alone(chosen, measure)
+    measure = partial(
+        measure_overload,
+        seconds=chosen.seconds,
+        seed=chosen.seed,
+        case=Case(chosen.submission_requests, chosen.inputs),
+        times=chosen.times,
+        pairs=chosen.pairs,
+        connections_max=chosen.connections,
+        connections_open=not chosen.new_connections,
+    )
+    return figure.run_alone(chosen, measure)
 
 
 # ---- tables and pictures ----
 
 
-def _curve_rows(lines: Lines) -> Sequence[Row]:
-    head = ("case, at a share of its capacity", "due/s", "decided/s", "p50", "p99", "rejected", "not sent", "worker's cores")
-    return [head] + [
-        (
-            case_of(line),
-            *[number(line, name) for name in ("due_requests_per_s", "goodput_requests_per_s")],
-            *milliseconds(line, "latency_ms_p50", "latency_ms_p99"),
-            *[f"{line.figures[name]:.0%}" for name in ("rejected_share", "unsent_share")],
-            number(line, "worker_cores"),
-        )
-        for line in lines
-    ]
-
+_curve_rows = columns(
+    ("case, at a share of its capacity", figure.case_of),
+    ("due/s", "due_requests_per_s"),
+    ("decided/s", "goodput_requests_per_s"),
+    ("p50", number("latency_ms_p50", " ms")),
+    ("p99", number("latency_ms_p99", " ms")),
+    ("rejected", formatted("rejected_share", "{:.0%}")),
+    ("not sent", formatted("unsent_share", "{:.0%}")),
+    ("worker's cores", "worker_cores"),
+)
 
 OVERLOAD_ROWS = (
     ("pairs", "number of closed loops, and of open loops in turn with them", "{:,}"),
@@ -264,7 +240,7 @@ OVERLOAD_ROWS = (
 
 
 def _overload_rows(lines: Lines) -> Sequence[Row]:
-    rows: list[Row] = [("", *map(case_of, lines))]
+    rows: list[Row] = [("", *map(figure.case_of, lines))]
     for name, text, form in OVERLOAD_ROWS:
         # Without waits there are no figures about them.
         cells = [line.figures.get(name) if line.figures.get("waits") or not name.startswith("wait_") else None for line in lines]
@@ -274,7 +250,7 @@ def _overload_rows(lines: Lines) -> Sequence[Row]:
 
 def _draw_curve(picture: "Picture", lines: Lines) -> None:
     axes = picture.subplots()
-    for at, (name, points) in enumerate(series(lines, lambda line: line.case.rpartition(", at ")[0]).items()):
+    for at, (name, points) in enumerate(figure.series(lines, lambda line: line.case.rpartition(", at ")[0]).items()):
         points.sort(key=lambda line: line.figures["due_requests_per_s"])
         rates = [line.figures["goodput_requests_per_s"] for line in points]
         for which, dashes, filled in (("p99", "-", True), ("p50", "--", False)):

@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 
 from loadtest.bench.figure import Figure, part_alone, rate_rows
@@ -25,15 +25,13 @@ SECONDS_SHARE_MAX = 4
 def measure_decode(report: Report, seconds: float, seed: int) -> None:
     """Measure the figure `decode`."""
     for inputs, submission_requests in DECODE_CASES:
-        made = payload_values(seed, submission_requests, inputs, BATCH_BYTES_MAX)
-        values = list(islice(made, 8))
-        requests = octets = at = 0
+        values = cycle(list(islice(payload_values(seed, submission_requests, inputs, BATCH_BYTES_MAX), 8)))
+        requests = octets = 0
         started, cpu = time.perf_counter(), time.process_time()
         while (took_s := time.perf_counter() - started) < seconds:
-            value = values[at % len(values)]
-            requests += len(decode_requests(value.value, NOTARY))
-            octets += len(value.value)
-            at += 1
+            value = next(values).value
+            requests += len(decode_requests(value, NOTARY))
+            octets += len(value)
         figures = {
             "requests_per_s": requests / took_s,
             "inputs_per_s": requests * inputs / took_s,

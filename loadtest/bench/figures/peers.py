@@ -17,10 +17,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Final
 
-import msgspec
 import uvloop
 
-from loadtest.bench.figure import Figure, Lines, Row, case_of, milliseconds, number
+from loadtest.bench.figure import Figure, case_of, columns, formatted, number
 from loadtest.bench.figures.raw import (
     ENTRY_BYTES,
     IN_FLIGHT,
@@ -36,10 +35,10 @@ from loadtest.bench.figures.raw import (
 from loadtest.bench.loads import INPUTS, Case
 from loadtest.bench.report import Report
 from loadtest.rig.closed_loop import LoadResult
-from loadtest.rig.generate import party_key_pem, payload_values, submissions
+from loadtest.rig.generate import payload_values, submissions, write_parties
 from loadtest.rig.latencies import Latencies
 from loadtest.rig.progress import progress
-from loadtest.rig.signing import NOTARY, PARTY
+from loadtest.rig.signing import NOTARY
 from notary.gate import Gate
 from notary.parties import Parties
 from ordering.topics import create_topics
@@ -160,7 +159,7 @@ def _verify(requests: int, seconds: float, seed: int) -> dict[str, Any]:
     bodies = [made.body for made in islice(submissions(seed, requests, INPUTS), max(1, 2_000 // requests))]
     with tempfile.TemporaryDirectory(prefix="limit-") as directory:
         parties = Path(directory) / "parties.json"
-        parties.write_bytes(msgspec.json.encode({PARTY: party_key_pem().decode()}))
+        write_parties(parties)
         gate = Gate(NOTARY, Parties(parties), lambda: None, time.monotonic, bytes_max=1 << 30, body_s_max=20.0, turn_s_max=0.005)
         began, cpu, ends_at = time.perf_counter(), time.process_time(), time.perf_counter() + seconds
         done = 0
@@ -174,32 +173,17 @@ def _verify(requests: int, seconds: float, seed: int) -> dict[str, Any]:
 # ---- tables ----
 
 
-def _peer_rows(lines: Lines) -> Sequence[Row]:
-    head = (
-        "system, 4 inputs a request",
-        "requests/s",
-        "p50",
-        "p99",
-        "the notary, as a multiple of that",
-        "goal",
-        "of append and read alone",
-    )
-    return [head] + [
-        (
-            case_of(line),
-            number(line, "requests_per_s"),
-            *milliseconds(line, "latency_ms_p50", "latency_ms_p99"),
-            number(line, "notary_times"),
-            line.goal or "",
-            f"{line.figures['share_of_append_and_read']:.0%}" if "share_of_append_and_read" in line.figures else "",
-        )
-        for line in lines
-    ]
+_peer_rows = columns(
+    ("system, 4 inputs a request", case_of),
+    ("requests/s", "requests_per_s"),
+    ("p50", number("latency_ms_p50", " ms")),
+    ("p99", number("latency_ms_p99", " ms")),
+    ("the notary, as a multiple of that", "notary_times"),
+    ("goal", lambda line: line.goal or ""),
+    ("of append and read alone", formatted("share_of_append_and_read", "{:.0%}")),
+)
 
-
-def _limit_rows(lines: Lines) -> Sequence[Row]:
-    return [("the limits, each alone", "requests/s")] + [(line.case, number(line, "requests_per_s")) for line in lines]
-
+_limit_rows = columns(("the limits, each alone", lambda line: line.case), ("requests/s", "requests_per_s"))
 
 FIGURES = (
     Figure("peers", "how fast are other systems at the same work?", tables={"peers": _peer_rows}),

@@ -6,7 +6,7 @@ It uses plain aiokafka without any code of `ordering`, and so gives the limit th
 import asyncio
 import time
 from collections.abc import Sequence
-from itertools import count, islice
+from itertools import cycle, islice
 from typing import Any
 
 import uvloop
@@ -66,18 +66,17 @@ async def _throughput(
     await create_topics(bootstrap, prefix, payload_partitions=PARTITIONS)
     values = list(islice(payload_values(seed, submission_requests, 4, batch_bytes), 32))
     batches: list[tuple[float, int, int]] = []  # the time of the acknowledgement, requests, bytes
-    numbers = count()
     async with producer(bootstrap) as send:
         partitions = await payload_partitions(send, prefix, batch_bytes)
         counts_from = time.perf_counter() + seconds * WARM_UP_SHARE
         ends_at = counts_from + seconds
+        sent_to = zip(cycle(values), cycle(partitions), strict=False)
 
         async def append() -> None:
             while time.perf_counter() < ends_at:
-                number = next(numbers)
-                made = values[number % len(values)]
+                made, partition = next(sent_to)
                 entry = bytes(ENTRY_BYTES) + b"".join(made.ids)
-                await append_both(send, prefix, partitions[number % len(partitions)], made.value, entry)
+                await append_both(send, prefix, partition, made.value, entry)
                 batches.append((time.perf_counter(), len(made.ids), len(made.value) + len(entry)))
 
         await asyncio.gather(*[append() for _ in range(IN_FLIGHT)])

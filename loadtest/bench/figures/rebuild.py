@@ -16,6 +16,7 @@ snapshot, which it verifies and restores. If a worker ends with another number o
 import argparse
 import asyncio
 import gc
+import re
 import shutil
 import sys
 import tempfile
@@ -34,7 +35,7 @@ import uvloop
 from joiner import Driver, DriverSettings, Joiner, QueueLimits, Sender, SenderSettings
 from loadtest.bench.figure import Figure, exit_code, part_on_brokers, rate_rows
 from loadtest.bench.figures.raw import read_back
-from loadtest.bench.report import Report, report_to
+from loadtest.bench.report import Report
 from loadtest.rig import notaries
 from loadtest.rig.arguments import count
 from loadtest.rig.generate import payload_values
@@ -200,7 +201,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--inputs", type=count, default=1, metavar="N", help="inputs of a request (default: 1)")
     parser.add_argument("--out", default="bench-ready.jsonl", metavar="FILE", help="where the JSON lines are added; - is stdout")
     chosen = parser.parse_args(arguments)
-    return exit_code(lambda report: _measure_ready(report, chosen), report_to(chosen.out))
+    return exit_code(lambda report: _measure_ready(report, chosen), chosen.out)
 
 
 def _measure_ready(report: Report, chosen: argparse.Namespace) -> None:
@@ -220,7 +221,7 @@ def _measure_ready(report: Report, chosen: argparse.Namespace) -> None:
                     notaries.notary("snapshot", "create", "--config", str(config), "--name", NAME, "--url", str(folder / "snapshots"))
                     made_s = time.monotonic() - began_s
                     shutil.rmtree(config.parent / "index")
-                report.begin()
+                report.others.begin()
                 began_s = time.monotonic()
                 with notaries.worker(config, NAME, environment, ready_s_max=READY_S_MAX) as service:
                     ready_s = time.monotonic() - began_s
@@ -234,9 +235,8 @@ def _measure_ready(report: Report, chosen: argparse.Namespace) -> None:
 
 def _positions(url: str) -> int:
     """Returns the number of decisions in a worker's index."""
-    lines = httpx.get(f"{url}/metrics", trust_env=False).text.splitlines()
-    (line,) = [line for line in lines if line.startswith("notary_positions ")]
-    return int(float(line.split()[1]))
+    (found,) = re.findall("^notary_positions (.+)$", httpx.get(f"{url}/metrics", trust_env=False).text, re.MULTILINE)
+    return int(float(found))
 
 
 async def _fill_embedded(config: Path, requests_min: int, inputs: int) -> int:

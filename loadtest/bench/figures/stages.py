@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from deploy.local.process import python_path
-from loadtest.bench.figure import COLOURS, START_S, Figure, Lines, Part, Row, RunOptions, Step, load_s, series
+from loadtest.bench.figure import COLOURS, Figure, Lines, Part, Row, RunOptions, Step, load_s, series
 from loadtest.bench.figures.end_to_end import WARM_UP_S, warm_up
 from loadtest.bench.loads import Case, closed_load, failed, name_of, parameters_of, run_load
 from loadtest.bench.report import Report, ResultLine
@@ -78,7 +78,7 @@ def parts(report: Report, options: RunOptions) -> list[Part]:
 
     steps = [Step("stages: warming up", 2 * load_s(warm_up_s / 2), lambda notary: warm_up(notary.running, warm_up_s, options.seed))]
     steps += [step(case, at) for at, case in enumerate(CASES, 1)]
-    return [Part(f"stages, {log_name(brokers)}", START_S[brokers], lambda: sampled(brokers), steps)]
+    return [Part(f"stages, {log_name(brokers)}", lambda: sampled(brokers), steps)]
 
 
 def measure(report: Report, notary: SampledNotary, case: Case, seconds: float, seed: int) -> None:
@@ -98,39 +98,21 @@ def measure(report: Report, notary: SampledNotary, case: Case, seconds: float, s
 
 
 def figures_of(accounts: Sequence[Account], requests: int) -> dict[str, Any]:
-    """Returns a worker's CPU seconds for a thousand requests: by stage in the order of a request's path, and their sum."""
-    account = total(accounts)
+    """Returns the CPU seconds of a worker's processes for a thousand requests: by stage in the order of a request's path, and their sum."""
     thousands = max(requests, 1) / 1000
-    spent = {stage: account.spent_s.get(stage, 0.0) / thousands for stage in STAGES}
+    spent = {stage: sum([each.spent_s.get(stage, 0.0) for each in accounts]) / thousands for stage in STAGES}
+    beside = {stage: sum([each.beside_s.get(stage, 0.0) for each in accounts]) / thousands for stage in STAGES}
     of_notary = sum([cpu_s for stage, cpu_s in spent.items() if stage != "sampler"])
     return {
         "cpu_s_per_1000": spent,
-        "beside_cpu_s_per_1000": {stage: cpu_s / thousands for stage, cpu_s in account.beside_s.items()},
+        "beside_cpu_s_per_1000": {stage: cpu_s for stage, cpu_s in beside.items() if cpu_s},
         "main_thread_cpu_s_per_1000": max([each.main_thread_s for each in accounts]) / thousands,  # of the busiest process
         "all_stages_cpu_s_per_1000": of_notary,
-        "process_cpu_s_per_1000": account.process_s / thousands - spent["sampler"],
+        "process_cpu_s_per_1000": sum([each.process_s for each in accounts]) / thousands - spent["sampler"],
         # A thousand requests take `of_notary` seconds of one core: so many cores for ten thousand in one second.
         "cores_per_10000_per_s": of_notary * 10,
-        "looks": account.samples,
+        "looks": sum([each.samples for each in accounts]),
     }
-
-
-def total(accounts: Sequence[Account]) -> Account:
-    """Returns the sum over all processes of a worker."""
-    return Account(
-        _sum([each.spent_s for each in accounts]),
-        _sum([each.beside_s for each in accounts]),
-        sum([each.process_s for each in accounts]),
-        sum([each.samples for each in accounts]),
-    )
-
-
-def _sum(by_stage: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    added: dict[str, float] = {}
-    for each in by_stage:
-        for stage, cpu_s in each.items():
-            added[stage] = added.get(stage, 0.0) + cpu_s
-    return added
 
 
 def _between(notary: SampledNotary, pid: int, lines_wanted: int) -> Account:

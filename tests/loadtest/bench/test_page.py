@@ -83,14 +83,13 @@ def test_a_load_that_ran_out_is_marked() -> None:
     assert [row.split(" | ")[0] for row in rows[2:5]] == ["| a (no submissions left before the end)", "| b", "| c"]
 
 
-def test_the_last_line_of_a_case_counts_and_failed_ones_do_not(tmp_path: Path) -> None:
-    """The last line counts if a case was measured several times; one of a load with errors does not count."""
+def test_a_failed_line_does_not_count(tmp_path: Path) -> None:
+    """A line of a load with errors does not count, though it is the newest."""
     file = tmp_path / "bench.jsonl"
     _lines(file)
-    _lines(file, apply={"requests_per_s": 2.0, "inputs_per_s": 2.0})
     _lines(file, apply={"requests_per_s": 3.0, "inputs_per_s": 3.0}, failed=True)
     (line,) = last_of_each(read(file), "apply")
-    assert line.figures["requests_per_s"] == 2.0
+    assert line.figures["requests_per_s"] == ANY["apply"]["requests_per_s"]
 
 
 def test_an_invalid_line_is_named(tmp_path: Path) -> None:

@@ -18,14 +18,6 @@ def _plan(*arguments: str) -> LoadPlan:
     return plan_of(_parsed(*arguments), ("http://a:1",), run="r", seed="s", notary_name="N", verifier_key="K")
 
 
-def test_defaults_are_the_notarys() -> None:
-    """The defaults are four inputs a request, one request a submission, a thousand a second; names and key are the notary's."""
-    plan = _plan()
-    assert (plan.mix.inputs, plan.mix.inputs_distribution, plan.mix.submission_requests) == (4.0, "fixed", 1)
-    assert [stage.requests_per_s for stage in plan.stages] == [1_000.0]
-    assert (plan.notary_name, plan.verifier_key, plan.key_file) == ("N", "K", None)
-
-
 def test_every_option_arrives() -> None:
     """The plan has the value of every option."""
     text = """--shape steps --steps 10,20 --run-time 8 --warm-up 1 --deadline 3 --requests-per-submission 7
@@ -95,12 +87,16 @@ def test_the_form_has_no_files() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "given"),
-    [("http://a:1", "http://a:1, http://b:2"), ("http://b:2/,http://a:1", "http://a:1,http://b:2"), ("http://localhost:1", None)],
+    ("host", "given", "urls"),
+    [
+        ("http://a:1", "http://a:1, http://b:2", ("http://a:1",)),
+        ("http://b:2/, http://a:1", "http://a:1,http://b:2", ("http://b:2", "http://a:1")),
+        ("http://localhost:1", None, ("http://localhost:1",)),
+    ],
 )
-def test_a_form_chooses_among_hosts(host: str, given: str | None) -> None:
-    """The form may name URLs of the command line, or, if that had none, of this machine."""
-    assert urls_of_session(host, given) == urls_of(host)
+def test_a_form_chooses_among_hosts(host: str, given: str | None, urls: tuple[str, ...]) -> None:
+    """The form may name URLs of the command line, separated by commas, or, if that had none, of this machine."""
+    assert urls_of_session(host, given) == urls
 
 
 @pytest.mark.parametrize(
@@ -110,8 +106,3 @@ def test_a_form_names_no_other_host(host: str, given: str | None) -> None:
     """Any other URL is refused: whoever reaches the form must not load anybody's server."""
     with pytest.raises(Unusable, match="--host on the command line"):
         urls_of_session(host, given)
-
-
-def test_host_takes_several_urls() -> None:
-    """`--host` takes several URLs, separated by commas."""
-    assert urls_of("http://a:1, http://b:2/") == ("http://a:1", "http://b:2")

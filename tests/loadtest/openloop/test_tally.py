@@ -25,7 +25,7 @@ def _complete() -> Tally:
         for ms in range(1, submissions + 1):
             stage.latency.add(ms)
         stages.append(stage)
-    return Tally(stages, sent=15, answered=15, decided=30, counts={"committed": 30}, finished=True)
+    return Tally(stages, answered=15, decided=30, counts={"committed": 30}, finished=True)
 
 
 def _reasons(tally: Tally, positions: int = 30) -> list[str]:

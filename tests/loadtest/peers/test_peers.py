@@ -28,9 +28,9 @@ from loadtest.peers.__main__ import ON_BROKERS, PEERS, main, start
 from loadtest.peers.contest import ContestDecision, ask, changed, contest, double_spends, recheck
 from loadtest.peers.http_adapter import HttpAdapter, PeerDecision
 from loadtest.peers.servers import Servers
-from loadtest.peers.single_topic import PAYLOAD, SingleTopicLog, cut, join
-from loadtest.rig.generate import party_key_pem, submissions
-from loadtest.rig.signing import NOTARY, PARTY
+from loadtest.peers.single_topic import PAYLOAD, SingleTopicLog
+from loadtest.rig.generate import submissions, write_parties
+from loadtest.rig.signing import NOTARY
 from notary.gate import Gate
 from notary.http.server import Server, bind
 from notary.memory import GARBAGE_OBJECTS
@@ -112,14 +112,6 @@ def test_an_unreadable_load_is_rejected(loads: str, capsys: pytest.CaptureFixtur
     assert f"--loads {loads}: expected" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--rounds=0", "--seconds=0"])
-def test_numbers_without_sense_are_rejected(option: str, tmp_path: Path) -> None:
-    """A length or a number of rounds that measures nothing starts nothing."""
-    with pytest.raises(SystemExit) as stopped:
-        main(["--only", "etcd", option, "--json", str(tmp_path / "peers.jsonl")])
-    assert stopped.value.code == 2
-
-
 def test_a_peer_that_does_not_start_leaves_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that measures nothing leaves the results of earlier runs as they are."""
 
@@ -147,7 +139,7 @@ class Careless:
 async def test_a_peer_that_double_spends_is_found_out(tmp_path: Path) -> None:
     """A peer that allows double spends is found, both by competing clients and by a check of the states after a load."""
     parties = tmp_path / "parties.json"
-    parties.write_text(json.dumps({PARTY: party_key_pem().decode()}))
+    write_parties(parties)
     gate = Gate(NOTARY, Parties(parties), lambda: None, time.monotonic, bytes_max=1 << 20, body_s_max=20.0, turn_s_max=0.005)
     server = Server(HttpAdapter(gate, Careless()), bind("127.0.0.1", 0))
     await server.start()
@@ -160,13 +152,6 @@ async def test_a_peer_that_double_spends_is_found_out(tmp_path: Path) -> None:
 
 def _decision(id_: str, *conflicts: ReceivedConflict) -> ContestDecision:
     return ContestDecision(id_ * 64, "rejected" if conflicts else "committed", conflicts)
-
-
-def test_a_state_spent_twice() -> None:
-    """Two transactions that committed with one state are a problem; one that is reported twice is none."""
-    inputs = {"a" * 64: ["s:0"], "b" * 64: ["s:0"]}
-    assert double_spends(inputs, [_decision("a"), _decision("a")]) == []
-    assert len(double_spends(inputs, [_decision("a"), _decision("b")])) == 1
 
 
 def test_a_rejection_needs_a_reason() -> None:
@@ -206,14 +191,6 @@ def test_a_peer_collects_garbage_as_rarely_as_a_worker(module: Any, tmp_path: Pa
 
 
 # ---- the log of a single topic ----
-
-
-@pytest.mark.parametrize(
-    "halves", [(b"ordering", None, None), (b"", bytes(16), None), (b"ordering", bytes(16), b"payload"), (b"o", bytes(16), b"")]
-)
-def test_joined_parts_are_read_back(halves: tuple[bytes, bytes | None, bytes | None]) -> None:
-    """Parts joined into one record are read back as they were: an ordering record, a fill, or both parts of a batch."""
-    assert cut(join(*halves)) == halves
 
 
 FILL = bytes(FILL_BYTES)

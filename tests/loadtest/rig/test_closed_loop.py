@@ -8,16 +8,7 @@ import pytest
 
 from loadtest.rig.closed_loop import WARM_UP_SHARE, ClosedLoad, LoadResult, drive
 from loadtest.rig.latencies import Latencies
-from loadtest.rig.signing import NOTARY
-from payload import decode_submission
-from tests.loadtest.service import answer_of, serving
-
-
-def _decisions(body: bytes) -> bytes:
-    ids = [request.transaction_id.hex() for request in decode_submission(body, NOTARY).requests]
-    receipt = {"receipt": "c2sp.org/tlog-proof@v1\nindex 0\n"}
-    made = [{"transaction_id": id_, "position": at, "outcome": "committed", "conflicts": [], **receipt} for at, id_ in enumerate(ids)]
-    return json.dumps({"decisions": made}, separators=(",", ":")).encode()
+from tests.loadtest.service import answer_of, decisions_of, serving
 
 
 async def _outcome_of(
@@ -30,7 +21,7 @@ async def _outcome_of(
 
 async def test_right_answers_are_counted() -> None:
     """All ten submissions are sent and answered without an error, and the load reports that they ran out."""
-    outcome = await _outcome_of(lambda body: answer_of(200, _decisions(body)))
+    outcome = await _outcome_of(lambda body: answer_of(200, decisions_of(body)))
     assert (outcome.errors, outcome.failures) == (0, [])
     assert outcome.ran_out
     assert outcome.cpu_seconds.keys() == {"load", "machine"}
@@ -49,12 +40,12 @@ async def test_right_answers_are_counted() -> None:
 )
 async def test_wrong_answers_are_errors(spoil: Callable[[bytes], bytes]) -> None:
     """An answer with a rejection, a wrong id, a wrong order, or a missing decision or receipt is an error, each of them."""
-    assert (await _outcome_of(lambda body: answer_of(200, spoil(_decisions(body))))).errors == 10
+    assert (await _outcome_of(lambda body: answer_of(200, spoil(decisions_of(body))))).errors == 10
 
 
 async def test_receipts_that_nobody_asked_for_are_errors() -> None:
     """A receipt that was not requested is an error."""
-    assert (await _outcome_of(lambda body: answer_of(200, _decisions(body)), receipts=False)).errors == 10
+    assert (await _outcome_of(lambda body: answer_of(200, decisions_of(body)), receipts=False)).errors == 10
 
 
 async def test_another_status_is_an_error() -> None:
@@ -72,7 +63,7 @@ async def test_a_rejected_submission_is_sent_again() -> None:
         if body not in rejected:
             rejected.append(body)
             return answer_of(503, retry_after_s=0)
-        return answer_of(200, _decisions(body))
+        return answer_of(200, decisions_of(body))
 
     outcome = await _outcome_of(answer)
     assert (outcome.errors, outcome.failures) == (0, [])
@@ -90,7 +81,7 @@ async def test_rejections_at_the_end_lower_the_rate() -> None:
         ends_s = ends_s or time.monotonic() + 2
         if time.monotonic() < ends_s:
             time.sleep(0.002)  # so that the submissions do not run out
-            return answer_of(200, _decisions(body))
+            return answer_of(200, decisions_of(body))
         return answer_of(503, retry_after_s=1)
 
     outcome = await _outcome_of(answer, seconds=4.0, submissions_max=2_000)

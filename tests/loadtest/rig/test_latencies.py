@@ -5,23 +5,17 @@ import pytest
 from loadtest.rig.latencies import Failures, Latencies, percentile, percentiles_of
 
 
-@pytest.mark.parametrize(("percent", "wanted"), [(0, 1), (50, 500), (99, 990), (100, 1_000)])
-def test_a_histogram_is_exact_to_a_thousandth(percent: float, wanted: float) -> None:
-    """A percentile is at most 0.1 % above the true one."""
-    latencies = Latencies()
-    for ms in range(1, 1_001):
-        latencies.add(ms)
-    assert wanted <= latencies.percentile_ms(percent) <= wanted * 1.001
-    assert latencies.count == 1_000
-
-
-@pytest.mark.parametrize(("count", "percent"), [(60, 99), (101, 99), (600, 99.9), (1_001, 99.9), (3, 50)])
-def test_a_histogram_does_not_round_a_rank_down(count: int, percent: float) -> None:
-    """A percentile of few values is not that of the value below: HdrHistogram itself reports a p99 that 59 of 60 values do not exceed."""
+@pytest.mark.parametrize(
+    ("count", "percent"), [(1_000, 0), (1_000, 50), (1_000, 100), (60, 99), (101, 99), (600, 99.9), (1_001, 99.9), (3, 50)]
+)
+def test_a_histogram_is_exact_to_a_thousandth(count: int, percent: float) -> None:
+    """A percentile is at most 0.1 % above the true one, also of few values: HdrHistogram itself has a p99 that 59 of 60 do not exceed."""
     latencies = Latencies()
     for ms in range(1, count + 1):
         latencies.add(ms)
-    assert latencies.percentile_ms(percent) == pytest.approx(percentile(range(1, count + 1), percent), rel=1e-3)
+    wanted = percentile(range(1, count + 1), percent)
+    assert wanted <= latencies.percentile_ms(percent) <= wanted * 1.001
+    assert latencies.count == count
 
 
 def test_nothing_has_no_latency() -> None:

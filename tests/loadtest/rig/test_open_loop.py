@@ -16,9 +16,7 @@ from loadtest.rig.connections import Channel, Probe
 from loadtest.rig.generate import submissions
 from loadtest.rig.open_loop import Offer, Offered, OpenLoop, drive
 from loadtest.rig.schedule import Arrival
-from loadtest.rig.signing import NOTARY
-from payload import decode_submission
-from tests.loadtest.service import answer_of, serving
+from tests.loadtest.service import answer_of, decisions_of, serving
 
 pytestmark = pytest.mark.seconds
 
@@ -29,9 +27,7 @@ REJECTION = answer_of(503, retry_after_s=1)
 
 
 def _committed(body: bytes) -> bytes:
-    ids = [request.transaction_id.hex() for request in decode_submission(body, NOTARY).requests]
-    decisions = ",".join([f'{{"transaction_id":"{id_}","outcome":"committed","receipt":"c2sp.org/tlog-proof@v1"}}' for id_ in ids])
-    return answer_of(200, decisions.encode())
+    return answer_of(200, decisions_of(body))
 
 
 async def _offered(
