@@ -3,6 +3,7 @@
 import re
 from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Set
+from enum import IntEnum
 from typing import Final, Protocol
 
 import msgspec
@@ -19,7 +20,7 @@ DEBT_BYTES_MAX: Final = 256 << 10
 AHEAD_BYTES_MAX: Final = 2 << 20
 """The longest lead, in bytes, that parties have over addresses, or addresses over parties. The other side catches up this much at most."""
 
-_party_first = re.compile(rb'\s*\{\s*"party"\s*:\s*"([^"\\]+)"').match
+_match_leading_party = re.compile(rb'\s*\{\s*"party"\s*:\s*"([^"\\]+)"').match
 
 
 class Admission(Protocol):
@@ -33,8 +34,8 @@ class Admission(Protocol):
         """Returns the reason to reject a body that was not complete in time."""
         ...
 
-    def ask(self, body: "Body") -> None:
-        """Decode a complete body, with all others that completed in this turn of the loop."""
+    def enter_lane(self, body: "Body") -> None:
+        """Put a complete body in its lane. It is decoded from the next turn of the loop on."""
         ...
 
     def forget(self, body: "Body") -> None:
@@ -48,7 +49,7 @@ class Body:
     The gate then calls `admitted` or `rejected` of a subclass: once, unless the client left.
     """
 
-    __slots__ = ("_data", "_gate", "network", "of_party", "parties", "party", "size", "ticket", "unread_s")
+    __slots__ = ("_data", "_gate", "network", "of_party", "parties", "party", "size", "ticket", "waited_s")
 
     def __init__(self, gate: Admission, ticket: bytes = b"") -> None:
         """`ticket`: the ticket in the call's head, unchecked."""
@@ -61,7 +62,7 @@ class Body:
         """The party that it names in its first piece, as the first member, where our clients write it; empty if it does not."""
         self.of_party = True
         """False if it waited in the lane of its client's address."""
-        self.unread_s = 0.0
+        self.waited_s = 0.0
         """The time for which it waited in its connection."""
         self.size = 0
         """The number of its bytes that have come."""
@@ -84,7 +85,7 @@ class Body:
     def piece(self, data: bytes) -> None:
         """Take a piece."""
         if not self.size:
-            self.party = party_first(data)
+            self.party = leading_party(data)
         if (problem := self._gate.count_piece(self, data)) is not None:
             self.reject(problem)
         else:
@@ -96,7 +97,7 @@ class Body:
 
     def complete(self) -> None:
         """The body is complete: put it in its lane."""
-        self._gate.ask(self)
+        self._gate.enter_lane(self)
 
     def late(self) -> None:
         """The body was not complete in time: reject it."""
@@ -121,10 +122,17 @@ class Body:
         self.size = 0
 
 
-def party_first(piece: bytes) -> bytes:
+def leading_party(piece: bytes) -> bytes:
     """Returns the party of a body that begins with `piece`; empty if the party is not the first member."""
-    found = _party_first(piece)
+    found = _match_leading_party(piece)
     return b"" if found is None else found[1]
+
+
+class Side(IntEnum):
+    """The two sides that take turns: bodies in the lanes of addresses, and bodies in the lanes of parties."""
+
+    ADDRESSES = 0
+    PARTIES = 1
 
 
 class _Waiting(msgspec.Struct, frozen=True, gc=False):
@@ -138,14 +146,15 @@ class _Waiting(msgspec.Struct, frozen=True, gc=False):
 class _Lane:
     """The complete bodies of one party, or of one address."""
 
-    __slots__ = ("bodies", "left_bytes", "size_bytes", "weight")
+    __slots__ = ("bodies", "size_bytes", "turn_bytes_left", "weight")
 
     def __init__(self, weight: int) -> None:
         self.bodies: deque[_Waiting] = deque()
         self.size_bytes = 0
         """The bytes of `bodies`."""
         self.weight = weight
-        self.left_bytes = TURN_BYTES * weight
+        self.turn_bytes_left = TURN_BYTES * weight
+        """The bytes that it may still yield in its turn. Negative after a large body: later turns are shorter by them."""
 
 
 class Lanes:
@@ -189,7 +198,7 @@ class Lanes:
         A party without a lane pays nothing: it has no share of its own meanwhile.
         """
         if (lane := self._parties.lanes.get(party)) is not None:
-            lane.left_bytes = min(lane.left_bytes, max(lane.left_bytes - size_bytes, -DEBT_BYTES_MAX))
+            lane.turn_bytes_left = min(lane.turn_bytes_left, max(lane.turn_bytes_left - size_bytes, -DEBT_BYTES_MAX))
 
     def age_s(self, key: bytes, now_s: float, *, of_party: bool) -> float:
         """Returns the seconds that the oldest body has waited in the lane of a registered party or an address; 0 if the lane is empty."""
@@ -207,7 +216,7 @@ class Lanes:
             turns += self._addresses.bodies > 0
         elif self._parties.bodies:
             turns *= 1 + min(self._parties.weights, ADDRESSES_SHARE_MIN)
-        return min(waiting_bytes, (lane.size_bytes + max(0, -lane.left_bytes)) * turns // lane.weight)
+        return min(waiting_bytes, (lane.size_bytes + max(0, -lane.turn_bytes_left)) * turns // lane.weight)
 
     def take_older(self, since_s: float) -> list[Body]:
         """Remove and return the bodies that have waited since before that time."""
@@ -224,20 +233,20 @@ class Lanes:
     def _ring(self, *, of_party: bool) -> "_Ring":
         return self._parties if of_party else self._addresses
 
-    def whose_turn(self, decoding: Container[bool] = (), *, addresses: Callable[[], bool] = lambda: True) -> bool | None:
-        """Returns True if the next body is a party's, False if it is an address's, None if there is none.
+    def whose_turn(self, decoding: Container[Side] = (), *, addresses: Callable[[], bool] = lambda: True) -> Side | None:
+        """Returns the side of the next body; None if there is none.
 
-        `decoding` contains True while a party's body is decoded in pieces, and False while an address's is. `addresses` returns whether it
-        may be the turn of an address.
+        `decoding` contains a side while one of its bodies is decoded in pieces. `addresses` returns whether it may be their turn.
         """
-        of_party = self._parties.bodies > 0 or True in decoding
-        of_address = (self._addresses.bodies > 0 or False in decoding) and addresses()
-        if not (of_party or of_address):
-            return None
-        return of_party and (self._ahead_bytes <= 0 or not of_address)
+        has_parties = self._parties.bodies > 0 or Side.PARTIES in decoding
+        has_addresses = (self._addresses.bodies > 0 or Side.ADDRESSES in decoding) and addresses()
+        if has_parties and (self._ahead_bytes <= 0 or not has_addresses):
+            return Side.PARTIES
+        return Side.ADDRESSES if has_addresses else None
 
-    def take(self, *, of_party: bool) -> Body:
-        """Remove and return the next body of a party, or of an address. There must be one."""
+    def take(self, side: Side) -> Body:
+        """Remove and return the next body of that side. There must be one."""
+        of_party = side is Side.PARTIES
         waiting = self._ring(of_party=of_party).take()
         parties = max(1, min(self._parties.weights, ADDRESSES_SHARE_MIN))
         ahead_bytes = self._ahead_bytes + (waiting.size if of_party else -waiting.size * parties)
@@ -277,8 +286,8 @@ class _Ring:
         in_debt = 0
         while True:
             key, lane = next(iter(self.lanes.items()))
-            if lane.left_bytes <= 0:
-                lane.left_bytes += TURN_BYTES * lane.weight
+            if lane.turn_bytes_left <= 0:
+                lane.turn_bytes_left += TURN_BYTES * lane.weight
                 self.lanes.move_to_end(key)
                 in_debt += 1
                 if in_debt >= len(self.lanes):
@@ -290,16 +299,16 @@ class _Ring:
             else:
                 break
         waiting = lane.bodies.popleft()
-        lane.left_bytes -= waiting.size
-        self._took(lane, waiting)
+        lane.turn_bytes_left -= waiting.size
+        self._count_taken(lane, waiting)
         return waiting
 
     def _skip_rounds(self) -> None:
         """Give all lanes at once their turns of the rounds in which no lane with bodies pays off its debt: a large body costs hundreds."""
-        rounds = min([-lane.left_bytes // (TURN_BYTES * lane.weight) for lane in self.lanes.values() if lane.bodies])
+        rounds = min([-lane.turn_bytes_left // (TURN_BYTES * lane.weight) for lane in self.lanes.values() if lane.bodies])
         if rounds > 0:
             for lane in self.lanes.values():
-                lane.left_bytes += rounds * TURN_BYTES * lane.weight
+                lane.turn_bytes_left += rounds * TURN_BYTES * lane.weight
 
     def take_older(self, since_s: float) -> list[Body]:
         """Remove and return the bodies that have waited since before that time; each lane has its oldest first."""
@@ -307,11 +316,11 @@ class _Ring:
         for lane in self.lanes.values():
             while lane.bodies and lane.bodies[0].since_s < since_s:
                 waiting = lane.bodies.popleft()
-                self._took(lane, waiting)
+                self._count_taken(lane, waiting)
                 older.append(waiting.body)
         return older
 
-    def _took(self, lane: _Lane, waiting: _Waiting) -> None:
+    def _count_taken(self, lane: _Lane, waiting: _Waiting) -> None:
         lane.size_bytes -= waiting.size
         self.size_bytes -= waiting.size
         self.bodies -= 1

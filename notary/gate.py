@@ -40,7 +40,7 @@ import msgspec
 
 from joiner import AdmittedSubmission
 from joiner.rate import WAIT_S_MAX, Pace
-from notary.bodies import Body, Lanes
+from notary.bodies import Body, Lanes, Side
 from notary.duty_cycle import DutyCycle
 from notary.parties import Parties
 from notary.party_keys import Verify
@@ -55,13 +55,13 @@ REJECTION_REASONS: Final = ("capacity", "share", "quota")
 """In this order: no capacity for any party, no capacity for this party, this party's quota is used up."""
 DECODING_WAIT_S: Final = 0.5
 """New bodies of a party are rejected while its complete bodies wait longer than this; with a ticket, longer than twice this time."""
-UNREAD_S_MAX: Final = 1.0
+CONNECTION_WAIT_S_MAX: Final = 1.0
 """A body that waited longer in its connection is rejected: newer bodies were read first, and its answer would be late."""
 BACKLOG_S: Final = 0.2
 """A lane is backlogged if its oldest body has waited longer. Then a new body's wait is estimated from the bytes ahead of it."""
-HELD_S: Final = 0.05
+BUSY_CHECK_S: Final = 0.05
 """While the worker is busy, the gate checks this often whether the worker still admits submissions."""
-HELD_S_MAX: Final = 5.0
+BUSY_WAIT_S_MAX: Final = 5.0
 """While the worker is busy, a body that has waited longer is rejected: if appends stall, nothing else ends its wait."""
 UNAUTHENTICATED_PART: Final = 2
 """Unauthenticated bodies, on connections without an admitted submission, get all bytes divided by this, or one largest body if more."""
@@ -155,7 +155,7 @@ class Gate:
         self,
         notary_name: str,
         parties: Parties,
-        closed: Callable[[], NotaryError | None],
+        why_not_ready: Callable[[], NotaryError | None],
         clock_s: Callable[[], float],
         *,
         bytes_max: int,
@@ -166,15 +166,15 @@ class Gate:
         has_decided: Callable[[Sequence[TransactionId]], bool] | None = None,
         tickets: Tickets | None = None,
     ) -> None:
-        """`closed` returns the reason to reject all submissions now; None while they are admitted. The gate works for `turn_s_max` in one
-        turn of the loop, and decodes a large body in pieces of a millisecond or two. An acceptor process has no quota.
+        """`why_not_ready` returns the reason why the worker admits no submission now; None while it admits them. The gate works for
+        `turn_s_max` in one turn of the loop, and decodes a large body in pieces of a millisecond or two. An acceptor process has no quota.
 
         `has_decided` returns True if all these transactions are decided; without it no rejection reserves capacity or quota.
         """
         self._notary_name = notary_name
         self._parties = parties
-        self._closed = closed
-        self._was_closed = True
+        self._why_not_ready = why_not_ready
+        self._was_ready = False
         self._clock_s = clock_s
         self._capacity = capacity
         self._quota = quota
@@ -190,35 +190,35 @@ class Gate:
         self._unauthenticated_bytes: Counter[str] = Counter()
         """The bytes of unauthenticated bodies among them, by address; the empty string has the sum over all addresses."""
         self._bodies: set[Body] = set()
-        self._asked = Lanes(self.weight_of)
+        self._lanes = Lanes(self.weight_of)
         self._pace = Pace()
         """The bytes decoded a second while bodies wait."""
         self.duty = DutyCycle(clock_s)
         """Bodies of addresses are decoded in its active slices. The application sets it."""
         self._next: asyncio.Handle | None = None
         """The next turn."""
-        self._held = False
-        self._decoding: dict[bool, _Decoding] = {}
-        """The bodies that are decoded now: under True a body of a party, under False a body of an address. Bodies of parties wait only for
-        the former, so a large body of an address does not delay them."""
+        self._is_paused = False
+        self._decoding: dict[Side, _Decoding] = {}
+        """The bodies that are decoded now, at most one of each side. Bodies of parties wait only for theirs, so a large body of an address
+        does not delay them."""
 
     # ---- the head ----
 
-    def closed(self, ticket: bytes = b"", *, at_head: bool = False) -> NotaryError | None:
+    def reason_to_reject(self, ticket: bytes = b"", *, at_head: bool = False) -> NotaryError | None:
         """Returns the reason to reject submissions of all parties now; None while they are admitted.
 
         `at_head`: do not check the worker if it was ready at the last check and the queue has capacity. It is checked before decoding.
         """
         overloaded = self._overloaded(1, 1, None, ticket)
-        if at_head and overloaded is None and not self._was_closed:
+        if at_head and overloaded is None and self._was_ready:
             return None
-        problem = self._closed()
-        self._was_closed = problem is not None
+        problem = self._why_not_ready()
+        self._was_ready = problem is None
         return problem if problem is not None or overloaded is None else self._with_ticket(overloaded, "capacity", None)
 
     def peek(self) -> NotaryError | None:
-        """Returns the result of `closed` without a ticket. Counts no rejection, since no submission was rejected."""
-        if (problem := self._closed()) is not None or self._capacity is None or self._capacity.is_calm(1, 1):
+        """Returns the result of `reason_to_reject` without a ticket. Counts no rejection, since no submission was rejected."""
+        if (problem := self._why_not_ready()) is not None or self._capacity is None or self._capacity.is_calm(1, 1):
             return problem
         return self._capacity.rejection(1, 1)
 
@@ -233,21 +233,21 @@ class Gate:
     @property
     def is_open(self) -> bool:
         """True if the worker was ready at the last check, and the queue has capacity for any party."""
-        return not self._was_closed and (self._capacity is None or self._capacity.is_calm(1, 1))
+        return self._was_ready and (self._capacity is None or self._capacity.is_calm(1, 1))
 
     def is_backlogged(self, network: str, parties: Set[bytes]) -> bool:
         """Returns True if a client's body would wait to be decoded for longer than a burst lasts.
 
         `parties`: the parties of the admitted submissions on its connection. If there are none, its address `network` counts.
         """
-        if not self._asked:
+        if not self._lanes:
             return False
         return any(self._wait_s(key, of_party=bool(parties)) > BACKLOG_S for key in parties or (network.encode(),))
 
     def _wait_s(self, key: bytes, *, of_party: bool) -> float:
         """Returns the wait in a lane, in seconds: its oldest body's, or the time to decode the bytes ahead at the present pace."""
-        age_s = self._asked.age_s(key, self._clock_s(), of_party=of_party)
-        return max(age_s, self._asked.ahead_bytes(key, of_party=of_party) / self._pace.per_s) if self._pace.per_s else age_s
+        age_s = self._lanes.age_s(key, self._clock_s(), of_party=of_party)
+        return max(age_s, self._lanes.ahead_bytes(key, of_party=of_party) / self._pace.per_s) if self._pace.per_s else age_s
 
     def begin(self, body: Body, declared: bytes | None) -> None:
         """Register a body before its first piece. Raises `TooLarge`."""
@@ -257,7 +257,7 @@ class Gate:
 
     def stop(self) -> None:
         """Reject all bodies that are not decoded yet, incomplete ones too."""
-        self._asked = Lanes(self.weight_of)
+        self._lanes = Lanes(self.weight_of)
         self._decoding = {}
         for body in list(self._bodies):
             body.reject(NotReady(SHUTTING_DOWN))
@@ -269,19 +269,18 @@ class Gate:
         size = body.size + len(data)
         if size > SUBMISSION_BYTES_MAX:
             return TooLarge(f"the body has more than {SUBMISSION_BYTES_MAX} bytes, the limit of a submission: {_FEWER}")
-        if (full := self._no_bytes(body.size, size, body.network if body.is_unauthenticated else "")) is not None:
-            return full
-        rejection = None
-        if not body.size and self._capacity is not None and not self._capacity.is_calm(1, 1) and body.party:
-            # Reject it before its end. A body that names two parties is rejected for either of them, and is never admitted.
-            rejection = self._rejection(1, 1, body.party.decode(errors="replace"), body.ticket)
-        if rejection is None and not body.size and (self._asked or body.unread_s > UNREAD_S_MAX):
-            rejection = self._too_slow(body, body.party)
+        rejection = self._bytes_rejection(body.size, size, body.network if body.is_unauthenticated else "")
+        if rejection is None and not body.size:  # its first piece
+            if body.party and self._capacity is not None and not self._capacity.is_calm(1, 1):
+                # Reject it before its end. A body that names two parties is rejected for either of them, and is never admitted.
+                rejection = self._rejection(1, 1, body.party.decode(errors="replace"), body.ticket)
+            if rejection is None and (self._lanes or body.waited_s > CONNECTION_WAIT_S_MAX):
+                rejection = self._wait_rejection(body, body.party)
         if rejection is None:
             self._count_bytes(body, len(data))
         return rejection
 
-    def _no_bytes(self, counted: int, size: int, network: str) -> Overloaded | None:
+    def _bytes_rejection(self, counted: int, size: int, network: str) -> Overloaded | None:
         """Returns the rejection if `size` bytes exceed a limit, besides those of other bodies and of the queue; else None.
 
         `counted`: its bytes that count already. `network`: the client's address if it is unauthenticated; else empty.
@@ -318,17 +317,17 @@ class Gate:
                 if not self._unauthenticated_bytes[key]:
                     del self._unauthenticated_bytes[key]
 
-    def _too_slow(self, body: Body, party: bytes) -> Overloaded | None:
+    def _wait_rejection(self, body: Body, party: bytes) -> Overloaded | None:
         """Returns a rejection while bodies of the party, or of the address, wait too long to be decoded; else None.
 
         Without a bound on this wait, all bodies would be decoded late, and the queue behind the gate would never be full. (RFC 8289: the
         wait, not the length, shows that a queue is too long.)
         """
-        key, of_party = self._asked.lane_of(body, party)
+        key, of_party = self._lanes.lane_of(body, party)
         name = party.decode(errors="replace")
         wait_s = self._wait_s(key, of_party=of_party)
-        is_burst = self._asked.age_s(key, self._clock_s(), of_party=of_party) <= BACKLOG_S
-        if body.unread_s <= UNREAD_S_MAX and (is_burst or wait_s <= DECODING_WAIT_S):
+        is_burst = self._lanes.age_s(key, self._clock_s(), of_party=of_party) <= BACKLOG_S
+        if body.waited_s <= CONNECTION_WAIT_S_MAX and (is_burst or wait_s <= DECODING_WAIT_S):
             return None
         if body.ticket and wait_s <= 2 * DECODING_WAIT_S and self.tickets is not None and self.tickets.counts(body.ticket, name):
             return None
@@ -347,50 +346,50 @@ class Gate:
         self._count_bytes(body, -body.size)
         body.drop()
 
-    def ask(self, body: Body) -> None:
+    def enter_lane(self, body: Body) -> None:
         """Put a complete body in its lane. It is decoded from the next turn of the loop on."""
         now_s = self._clock_s()
-        if not self._asked and not self._decoding:
+        if not self._lanes and not self._decoding:
             self._pace.begin(now_s)
-        self._asked.add(body, now_s)
+        self._lanes.add(body, now_s)
         if self._next is None:
             self._next = asyncio.get_running_loop().call_soon(self._turn)
 
     def resume(self) -> None:
         """Go on decoding at once: a batch was taken from the queue, or answered."""
-        if self._held:
+        if self._is_paused:
             assert self._next is not None
             self._next.cancel()
-            self._held = False
+            self._is_paused = False
             self._next = asyncio.get_running_loop().call_soon(self._turn)
 
     @property
     def is_busy(self) -> bool:
         """True while no further body is decoded. Bodies wait in the lanes, where the parties of all connections take turns."""
-        return self._capacity is not None and self._capacity.is_busy and not self._was_closed
+        return self._capacity is not None and self._capacity.is_busy and self._was_ready
 
     def _turn(self) -> None:
         """Decode waiting bodies for one turn of the loop. Between two such turns the loop does all other work, also for the log."""
         self._next = None
-        self._held = False
+        self._is_paused = False
         try:
             self._decode_until(self._clock_s() + self._turn_s_max)
         finally:  # a bug in the answer to one body must not keep the others from being decoded
-            if self._asked or self._decoding:
+            if self._lanes or self._decoding:
                 self._go_on()
 
     def _go_on(self) -> None:
-        """Schedule the next turn: soon; in the next active slice if only bodies of addresses wait; after `HELD_S` if the worker is busy."""
+        """Schedule the next turn: soon; in the next active slice if only addresses have bodies; in `BUSY_CHECK_S` if the worker is busy."""
         loop = asyncio.get_running_loop()
-        held = self.is_busy
-        if held:
+        is_busy = self.is_busy
+        if is_busy:
             self._reject_older()
-        if self._next is not None:  # a rejection in this turn let its client's next body be complete (`ask`)
+        if self._next is not None:  # a rejection in this turn let its client's next body be complete (`enter_lane`)
             self._next.cancel()
             self._next = None
-        self._held = held
-        if held:
-            self._next = loop.call_later(HELD_S, self._turn)
+        self._is_paused = is_busy
+        if is_busy:
+            self._next = loop.call_later(BUSY_CHECK_S, self._turn)
         elif self._whose_turn() is None:
             self.duty.call(self._wake)
         else:
@@ -400,39 +399,40 @@ class Gate:
         if self._next is None:
             self._turn()
 
-    def _whose_turn(self) -> bool | None:
-        return self._asked.whose_turn(self._decoding, addresses=self.duty.is_active)
+    def _whose_turn(self) -> Side | None:
+        return self._lanes.whose_turn(self._decoding, addresses=self.duty.is_active)
 
     def _reject_older(self) -> None:
-        before_s = self._clock_s() - HELD_S_MAX
-        stalled = {of_party: each.body for of_party, each in self._decoding.items() if each.since_s < before_s}
-        for of_party in stalled:
-            del self._decoding[of_party]
-        for body in (*stalled.values(), *self._asked.take_older(before_s)):
-            text = f"it waited for more than {HELD_S_MAX:g} s, because this worker is busy: send the same again later, or to another worker"
-            body.reject(self._with_ticket(Overloaded(text, math.ceil(HELD_S_MAX)), "capacity", None))
+        before_s = self._clock_s() - BUSY_WAIT_S_MAX
+        stalled = {side: each.body for side, each in self._decoding.items() if each.since_s < before_s}
+        for side in stalled:
+            del self._decoding[side]
+        for body in (*stalled.values(), *self._lanes.take_older(before_s)):
+            why = f"it waited for more than {BUSY_WAIT_S_MAX:g} s, because this worker is busy"
+            text = f"{why}: send the same again later, or to another worker"
+            body.reject(self._with_ticket(Overloaded(text, math.ceil(BUSY_WAIT_S_MAX)), "capacity", None))
 
     def _decode_until(self, until_s: float) -> None:
-        closed = self._closed()  # it cannot change in this turn
-        self._was_closed = closed is not None
-        while not self.is_busy and (of_party := self._whose_turn()) is not None:
-            decoding = self._decoding.get(of_party)
+        not_ready = self._why_not_ready()  # it cannot change in this turn
+        self._was_ready = not_ready is None
+        while not self.is_busy and (side := self._whose_turn()) is not None:
+            decoding = self._decoding.get(side)
             if decoding is None:
-                decoding = self._decoding[of_party] = _Decoding(self._asked.take(of_party=of_party))
+                decoding = self._decoding[side] = _Decoding(self._lanes.take(side))
             if decoding.body in self._bodies:
-                self._decode_piece(decoding, closed)
+                self._decode_piece(decoding, not_ready)
             if decoding.body not in self._bodies:  # it was admitted or rejected, or its client has left
-                self._decoding.pop(of_party, None)
+                self._decoding.pop(side, None)
             if self._clock_s() > until_s:
                 break
 
-    def _decode_piece(self, decoding: "_Decoding", closed: NotaryError | None) -> None:
+    def _decode_piece(self, decoding: "_Decoding", not_ready: NotaryError | None) -> None:
         """Decode one more piece of a body. After the last piece, admit or reject it."""
         body = decoding.body
         decoding.since_s = self._clock_s()
         submission: AdmittedSubmission | None = None
-        found: Exception | None = closed
-        if closed is None:
+        found: Exception | None = not_ready
+        if not_ready is None:
             try:
                 if decoding.pieces is None:
                     decoding.pieces = self._admit(body.data(), body.ticket)
@@ -455,7 +455,7 @@ class Gate:
 
     def admit(self, body: bytes, ticket: bytes = b"") -> AdmittedSubmission:
         """Decode and admit a submission. Raises the errors of this file's table."""
-        if (problem := self._closed()) is not None:
+        if (problem := self._why_not_ready()) is not None:
             raise problem
         return completed(self._admit(body, ticket))
 
@@ -473,9 +473,9 @@ class Gate:
 
         `network`: the client's address if it is unauthenticated; else empty.
         """
-        if (problem := self._closed()) is not None:
+        if (problem := self._why_not_ready()) is not None:
             raise problem
-        if self.body_bytes and (full := self._no_bytes(0, len(submission.encoded), network)) is not None:
+        if self.body_bytes and (full := self._bytes_rejection(0, len(submission.encoded), network)) is not None:
             raise full  # other submissions are looked up
         return self._admit_decoded(submission, _verified, ticket)
 
@@ -503,7 +503,7 @@ class Gate:
 
     def charge_lane(self, party: str, size_bytes: int) -> None:
         """Count the bytes of a party's new submission that came in the lane of its client's address."""
-        self._asked.charge(party.encode(), size_bytes)
+        self._lanes.charge(party.encode(), size_bytes)
 
     def _admit_decoded(self, submission: Submission, verify: Verify, ticket: bytes) -> AdmittedSubmission:
         message = signed_message(self._notary_name, submission.party, [request.transaction_id for request in submission.requests])

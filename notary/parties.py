@@ -27,6 +27,7 @@ from payload import PARTY_BYTES_MAX
 logger = logging.getLogger("notary.parties")
 
 CHECK_S = 2.0
+"""The time between two checks whether the file has changed."""
 LOADED_AT_ONCE = 25
 """The number of parties that are loaded in one turn of the event loop: 3 to 4 ms of work."""
 WEIGHT_MAX: Final = 100
@@ -61,9 +62,10 @@ class Parties:
         self._file = file
         self._parties: Mapping[str, Party] = {}
         self._keys: frozenset[bytes] = frozenset()
-        self._seen: tuple[int, ...] | None = None
+        self._file_state: tuple[int, ...] | None = None
+        """The times, size and inode of the file as it was last read; None before that."""
         self._reported = ""
-        self._check_now = asyncio.Event()
+        self._check_requested = asyncio.Event()
         self.reload()
 
     def get(self, party: str) -> Party | None:
@@ -91,8 +93,8 @@ class Parties:
         """Read the file again whenever it has changed, for ever. While it cannot be read, the present parties stay in use."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._check_now.wait(), CHECK_S)
-            self._check_now.clear()
+                await asyncio.wait_for(self._check_requested.wait(), CHECK_S)
+            self._check_requested.clear()
             try:
                 for _ in self._reload():
                     await asyncio.sleep(0)
@@ -106,10 +108,10 @@ class Parties:
                     self._reported = repr(problem)
                     logger.exception("the parties file cannot be read, the present parties stay in use")
 
-    def look_now(self) -> None:
+    def check_now(self) -> None:
         """Have `follow` read the file now if it has changed. It logs an error even if it has logged the same one before."""
         self._reported = ""
-        self._check_now.set()
+        self._check_requested.set()
 
     def reload(self) -> None:
         """Read the file if it changed. Raises `ConfigurationError`; then the present parties stay in use."""
@@ -118,11 +120,11 @@ class Parties:
 
     def _reload(self) -> Iterator[None]:
         try:
-            state = self._file.stat()
+            found = self._file.stat()
         except OSError as problem:
             raise ConfigurationError(f"cannot read the parties {self._file}: {why_unreadable(self._file, problem)}") from None
-        seen = (state.st_mtime_ns, state.st_ctime_ns, state.st_size, state.st_ino)  # a copy may have any st_mtime
-        if seen == self._seen:
+        file_state = (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)  # a copy may have any st_mtime
+        if file_state == self._file_state:
             return
         loaded: dict[str, Party] = {}
         keys: set[bytes] = set()
@@ -133,7 +135,7 @@ class Parties:
             if len(loaded) % LOADED_AT_ONCE == 0:
                 yield  # loading thousands of keys at once would block the event loop
         self._parties, self._keys = loaded, frozenset(keys)
-        self._seen = seen
+        self._file_state = file_state
         logger.info("parties read file=%s parties=%d ed25519=%s", self._file, len(self._parties), ED25519_LIBRARY)
 
 
@@ -208,7 +210,7 @@ def add(file: Path, name: str, pem: bytes, source: str, weight: int | None = Non
         raise ConfigurationError(f"a party's name has 1 to {PARTY_BYTES_MAX} bytes of UTF-8, {name!r} has {name_bytes}")
     key = load_public_key(pem, source)
     public = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo).decode()
-    with _alone_with(file):
+    with _locked(file):
         parties = read(file)
         before = parties.get(name)
         if before is not None and _der(load_public_key(before.public_key.encode(), f"{file}, party {name!r}")) != _der(key):
@@ -250,7 +252,7 @@ def write(file: Path, parties: Mapping[str, str | RegisteredParty]) -> None:
 
 
 @contextlib.contextmanager
-def _alone_with(file: Path) -> Iterator[None]:
+def _locked(file: Path) -> Iterator[None]:
     """Lock the file's directory. If two commands register parties at once, the second reads the file that the first one wrote."""
     with contextlib.ExitStack() as held:
         try:

@@ -25,7 +25,7 @@ class Readiness:
         found = (self.serving_suspended(), self._driver.not_ready(), self._sender.not_ready())
         return [why for why in found if why is not None]
 
-    def closed(self) -> NotReady | None:
+    def why_not_ready(self) -> NotReady | None:
         """Returns the error for a submission while the worker is not ready; None while it is."""
         return None if (why := self.not_ready()) is None else NotReady(why)
 

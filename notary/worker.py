@@ -100,7 +100,7 @@ class Worker:
         self.gate = Gate(
             config.name,
             self.parties,
-            self.readiness.closed,
+            self.readiness.why_not_ready,
             around.now_s,
             bytes_max=config.queue.pending_bytes_max,
             body_s_max=config.http.body_s,

@@ -39,7 +39,7 @@ async def run(settings: AcceptorSettings, listening: socket.socket, linked: sock
             ending.set_result(message)
         elif isinstance(message, ReadAgain):
             set_level(message.log_level)
-            parties.look_now()
+            parties.check_now()
             if certificates is not None:
                 certificates.read_again()
         elif isinstance(message, Ping):
@@ -59,7 +59,8 @@ async def run(settings: AcceptorSettings, listening: socket.socket, linked: sock
         settings=settings.http,
         certificates=certificates,
     )
-    server.lines.is_backlogged = lambda client: app.gate.is_backlogged(client.network, client.parties)
+    server.lanes.is_backlogged = lambda client: app.gate.is_backlogged(client.network, client.parties)
+    server.weight_of = app.gate.weight_of
     # While the link is full, read no calls from the connections.
     link.pause, link.go_on = server.pause, server.go_on
     # If the process before this one could not serve, the socket does not listen yet, and is bound without this option. Connections inherit

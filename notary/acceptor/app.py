@@ -172,7 +172,7 @@ class AcceptorApp:
         since_s = time.perf_counter()
         try:
             if call.method == "POST" and not (self._rejection is None and self.gate.is_open):
-                problem = self._rejection or self.gate.closed(ticket_of(call.headers), at_head=True)
+                problem = self._rejection or self.gate.reason_to_reject(ticket_of(call.headers), at_head=True)
                 if problem is not None:
                     answer = problem.answer if isinstance(problem, NotAdmitting) else problem_of(problem)
                     self._count(answer[0])

@@ -203,7 +203,7 @@ class _ReadAgain:
                 if name != "worker.log_level" and setting.value(self._config) != setting.value(config):
                     logger.warning("a changed setting takes effect at the next start only setting=%s", name)
         if self.worker is not None:
-            self.worker.parties.look_now()
+            self.worker.parties.check_now()
         if self._certificates is not None:
             self._certificates.read_again()
         if isinstance(self._service, AcceptorPool):
@@ -252,7 +252,8 @@ def _service(config: Config, app: App, certificates: Certificates | None) -> Ser
 
 def _server(config: Config, app: App, listen: str, certificates: Certificates | None = None) -> Server:
     server = Server(app, bind(*parse_listen(listen)), settings=config.http, certificates=certificates, duty=app.duty)
-    server.lines.is_backlogged = lambda client: app.worker is not None and app.worker.gate.is_backlogged(client.network, client.parties)
+    server.lanes.is_backlogged = lambda client: app.worker is not None and app.worker.gate.is_backlogged(client.network, client.parties)
+    server.weight_of = lambda party: 1 if app.worker is None else app.worker.gate.weight_of(party)
     return server
 
 

@@ -85,11 +85,11 @@ class App(Lifecycle):
         since_s = time.perf_counter()
         worker = self.worker
         if worker is None or self.ends:
-            self.rejected(call, self.closed() or NotReady(SHUTTING_DOWN), since_s)
+            self.rejected(call, self.reason_to_reject() or NotReady(SHUTTING_DOWN), since_s)
             return
         gate = worker.gate
         if call.method == "POST" and not gate.is_open:
-            problem = gate.closed(ticket_of(call.headers), at_head=True)
+            problem = gate.reason_to_reject(ticket_of(call.headers), at_head=True)
             if problem is not None:
                 self.answer(call, SUBMISSIONS, problem_of(problem), after_body=True)
                 return
@@ -113,7 +113,7 @@ class App(Lifecycle):
         """Queue a submission that an acceptor process has read and verified. `since_s`: when its head came, by `time.perf_counter`."""
         self.began()
         try:
-            if (problem := self.closed(form.ticket)) is not None:
+            if (problem := self.reason_to_reject(form.ticket)) is not None:
                 raise problem
             assert self.worker is not None
             if self.unanswered.is_standing():

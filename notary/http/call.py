@@ -52,7 +52,7 @@ class Call:
         "raw_path",
         "reader",
         "respond",
-        "unread_s",
+        "waited_s",
         "when_gone",
     )
 
@@ -67,7 +67,7 @@ class Call:
         """The client's address, as far as the client cannot choose it (`notary.http.server.network_of`)."""
         self.parties: set[bytes] = set()
         """The parties of new submissions that were admitted on its connection, in UTF-8; one set for all calls of the connection."""
-        self.unread_s = 0.0
+        self.waited_s = 0.0
         """The time for which its connection waited to be read, in seconds."""
         self.headers = headers
         """Names in lower case."""

@@ -20,7 +20,7 @@ from math import inf
 from typing import Any, Final, Protocol, cast
 
 from notary.http.call import TEXT, Answer, Application, Call
-from notary.http.lines import ClientKey, ClientLines
+from notary.http.lanes import ClientKey, ClientLanes
 from notary.http.machine import TRANSITIONS, ConnectionState, Event
 from notary.http.parsing import Head, Parser
 from notary.http.problems import problem_of
@@ -39,7 +39,7 @@ TURN_BYTES_MAX: Final = 64 << 10
 thousands of calls, and a transport with TLS reports only after the turn that its client does not read."""
 
 DROPPED_BYTES_MAX: Final = 256 << 10
-"""A connection reads and drops this many bytes behind its last call: to close a socket with unread bytes would cut the answer (RFC 9112,
+"""A connection reads and drops this many bytes behind its last call: to close a socket in which bytes wait would cut the answer (RFC 9112,
 9.6). A client that sends more is read no further, so that a flood takes no time."""
 
 
@@ -62,8 +62,8 @@ class Host(Protocol):
         ...
 
     @property
-    def lines(self) -> ClientLines:
-        """The lines in which connections wait to be read."""
+    def lanes(self) -> ClientLanes:
+        """The lanes in which connections wait to be read."""
         ...
 
     @property
@@ -88,14 +88,15 @@ class Host(Protocol):
 class Connection(asyncio.Protocol):
     """One connection. The event loop reports its bytes, and the application answers its calls."""
 
-    def __init__(self, host: Host, network: str, made: Callable[[], bool] = lambda: True) -> None:
-        """`network`: the client's address (`Call.network`). `made` returns False if the connection has lost its place meanwhile."""
+    def __init__(self, host: Host, network: str, has_place: Callable[[], bool] = lambda: True) -> None:
+        """`network`: the client's address (`Call.network`). `has_place` returns False if it has lost its place while it was made."""
         self._host = host
         self.network = network
         self.parties: set[bytes] = set()
         """The parties of new submissions that were admitted on this connection (`Call.parties`). With any, its client is authenticated."""
-        self._client = ClientKey(network, self.parties)
-        self._lines = host.lines
+        self.client = ClientKey(network, self.parties)
+        """Its client, whose lane it waits in."""
+        self._lanes = host.lanes
         self._loop = asyncio.get_running_loop()
         self._state = ConnectionState.HEAD
         self._deadline_s = inf
@@ -107,19 +108,19 @@ class Connection(asyncio.Protocol):
         self._current: Head | None = None
         self._rejection: Answer | None = None
         self._behind: deque[Head] = deque()
-        self._unread = b""
+        self._unparsed = b""
         self._reading_paused = False
-        self._in_line = False  # True while it waits for its turn to be read
-        self._unread_s = 0.0  # the time for which the next call has waited for turns
-        self._working = False  # True in `_feed` and `_take_up`: an answer meanwhile does not start them again
+        self._in_lane = False  # True while it waits in its lane to be read
+        self._waited_s = 0.0  # the time for which the next call has waited for turns
+        self._working = False  # True in `_feed` and `_process_kept`: an answer meanwhile does not start them again
         self._turn_bytes = 0  # bytes of answers in this turn of the loop that were given while `_working`
         self._last = False  # True if the current call is the last one
         self._ends_soon = False  # True if its client gets only `goodbye_s` to close it, with TLS too
         self._eof = False
         self._dropped_bytes = 0  # bytes that came behind the last call
         self._broken: NotaryError | None = None  # malformed bytes came after complete calls, whose answers leave first
-        self._made = made
-        self.is_made = False
+        self._has_place = has_place
+        self.is_connected = False
         """True once the transport is connected: with TLS, after the handshake."""
 
     @property
@@ -132,12 +133,12 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first head."""
         self._transport = cast(asyncio.Transport, transport)
-        self.is_made = True
+        self.is_connected = True
         self._transport.set_write_buffer_limits(PIECE_BYTES)
         self._writer = ResponseWriter(self._transport)
         self._parser = Parser(self)
         self._deadline_s = self._loop.time() + self._host.settings.head_s
-        if self._made():
+        if self._has_place():
             self._host.opened(self)
         else:
             self._state = ConnectionState.CLOSED
@@ -156,9 +157,9 @@ class Connection(asyncio.Protocol):
             if self._dropped_bytes > DROPPED_BYTES_MAX:
                 self._keep(b"")
             return
-        if self._unread or self._in_line or self._is_held():
-            self._keep(self._unread + data)
-        elif self._lines.may_go(self._client, begun=self._state is ConnectionState.BODY):
+        if self._unparsed or self._in_lane or self._must_wait():
+            self._keep(self._unparsed + data)
+        elif self._lanes.may_go(self.client, begun=self._state is ConnectionState.BODY):
             self._feed(data)
         else:
             self._keep(data)
@@ -172,7 +173,7 @@ class Connection(asyncio.Protocol):
         self._eof = True
         if self._current is not None and self._current.left is not None:
             self._current.left()
-        has_calls = self._in_line or self._state is ConnectionState.DECIDING or bool(self._behind or self._unread)
+        has_calls = self._in_lane or self._state is ConnectionState.DECIDING or bool(self._behind or self._unparsed)
         if has_calls and self._transport.get_extra_info("sslcontext") is None:
             return True
         self._go(Event.EOF)
@@ -181,11 +182,11 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client reads its answers too slowly: start no other call, and set a deadline for the client."""
-        self._writer.hold(self._loop.time() + self._host.settings.head_s)
+        self._writer.wait_for_client(self._loop.time() + self._host.settings.head_s)
 
     def resume_writing(self) -> None:
         """The client has read its answers."""
-        self._writer.release()
+        self._writer.client_has_read()
         if self._state >= ConnectionState.CLOSING:  # its deadline may have passed meanwhile, and the end of its last answer is on its way
             self._deadline_s = self._loop.time() + self._host.seconds[self._state]
         self.go_on()
@@ -203,9 +204,9 @@ class Connection(asyncio.Protocol):
 
     def check(self, now_s: float) -> None:
         """End the call or the connection if its deadline has passed."""
-        if self._writer.held:
-            if now_s > self._writer.until_s:
-                if self._writer.has_read():
+        if self._writer.waits_for_client:
+            if now_s > self._writer.deadline_s:
+                if self._writer.has_progress():
                     self.pause_writing()
                 else:
                     self.abort()
@@ -213,7 +214,7 @@ class Connection(asyncio.Protocol):
         if self._state is ConnectionState.CLOSING and not self.unread_bytes and (self._ends_soon or self._transport.can_write_eof()):
             self._deadline_s = min(self._deadline_s, now_s + self._host.settings.goodbye_s)
         # Before that, the server may be late, and not the client.
-        if now_s > self._deadline_s and (self._state is ConnectionState.CLOSING or not (self._in_line or self._host.paused)):
+        if now_s > self._deadline_s and (self._state is ConnectionState.CLOSING or not (self._in_lane or self._host.paused)):
             self._late()
 
     def stop(self) -> None:
@@ -230,20 +231,20 @@ class Connection(asyncio.Protocol):
     def give_way(self, problem: NotaryError) -> bool:
         """End, so that a client with fewer connections gets the place.
 
-        Returns False for a connection of a party, and while a submission is being decided. A long poll is answered first, as at the end of
-        its wait. Other answers have `goodbye_s` to leave: the server counts the connection no longer.
+        Returns False while a submission is being decided: `stop` ends the connection with its answer. A long poll is answered first, as at
+        the end of its wait. Other answers have `goodbye_s` to leave: the server counts the connection no longer.
         """
         left = None if self._current is None else self._current.left
         is_closing = self._state >= ConnectionState.CLOSING
-        if self.parties or (self._state is ConnectionState.DECIDING and left is None):
+        if self._state is ConnectionState.DECIDING and left is None:
             return False
         self._ends_soon = True  # with TLS its descriptor stays open until the client answers
-        if self._writer.held or (is_closing and self._transport.can_write_eof() and not self.unread_bytes):
+        if self._writer.waits_for_client or (is_closing and self._transport.can_write_eof() and not self.unread_bytes):
             self.abort()
         elif left is not None and self._state is ConnectionState.DECIDING:  # else its answer would wait for the rest of its body
             self._last = True
             left()
-        elif self._state is ConnectionState.IDLE and not (self._behind or self._unread):
+        elif self._state is ConnectionState.IDLE and not (self._behind or self._unparsed):
             self._go(Event.LATE)
         elif not is_closing:
             self._behind.clear()
@@ -256,29 +257,30 @@ class Connection(asyncio.Protocol):
 
     def go_on(self) -> None:
         """Process the calls and bytes that were kept: now, or when it is the connection's turn."""
-        if self._working or self._in_line or self._state >= ConnectionState.CLOSING or self._is_held():
+        if self._working or self._in_lane or self._state >= ConnectionState.CLOSING or self._must_wait():
             return
-        has_nothing = not (self._unread or self._behind)  # then only the reading of the socket resumes, which costs little
-        if has_nothing or self._lines.may_go(self._client, begun=self._state is ConnectionState.BODY):
+        has_nothing = not (self._unparsed or self._behind)  # then only the reading of the socket resumes, which costs little
+        if has_nothing or self._lanes.may_go(self.client, begun=self._state is ConnectionState.BODY):
             self.read()
         else:
             self._read_later()
 
-    def read(self, unread_s: float = 0.0) -> None:
-        """Process the calls and bytes that were kept, for a slice of time. The deadline moves by `unread_s`, for which they waited."""
-        self._in_line = False
+    def read(self, waited_s: float = 0.0) -> None:
+        """Process the calls and bytes that were kept, for a slice of time. The deadline moves by `waited_s`, for which they waited."""
+        self._in_lane = False
         if self._state <= ConnectionState.HEAD:  # else the rest of a body has waited, not the next call
-            self._unread_s += unread_s
-        self._deadline_s += unread_s
-        self._take_up()
-        if unread_s:  # the server's own check skips a connection in a line, and this one may be in a line at each check
+            self._waited_s += waited_s
+        self._deadline_s += waited_s
+        self._process_kept()
+        if waited_s:  # the server's own check skips a connection in a lane, and this one may be in a lane at each check
             self.check(self._loop.time())
 
-    def _take_up(self) -> None:
-        if self._working or self._state >= ConnectionState.CLOSING or self._is_held():
+    def _process_kept(self) -> None:
+        """Start the calls that were kept, then parse the bytes behind them, then read the socket again; only as far as that may be done."""
+        if self._working or self._state >= ConnectionState.CLOSING or self._must_wait():
             return
         self._working = True
-        while self._behind and self._state <= ConnectionState.HEAD and not self._is_held():
+        while self._behind and self._state <= ConnectionState.HEAD and not self._must_wait():
             call = self._behind.popleft()
             self._start(call)
             pieces, call.pieces = call.pieces, []  # `piece` adds to those of a call that has ended
@@ -286,38 +288,40 @@ class Connection(asyncio.Protocol):
                 self.piece(call, piece)
             if call.complete:
                 self.ended(call)
-            if self._lines.slice_is_over():
+            if self._lanes.slice_is_over():
                 break
         self._working = False
-        if self._is_held():
-            if not (self._behind or self._unread):  # then the client would leave unnoticed
+        if self._must_wait():
+            if not (self._behind or self._unparsed):  # then the client would leave unnoticed
                 self._resume_reading()
-            return
-        if self._behind:
+        elif self._behind:
             self._read_later()
-            return
-        if self._broken is not None and self._state <= ConnectionState.HEAD:
+        elif self._broken is not None and self._state <= ConnectionState.HEAD:
             self._break(self._broken)
-            return
-        unread, self._unread = self._unread, b""
-        if unread:
-            self._feed(unread)
-        elif self._parser.in_head and self._state is ConnectionState.IDLE:
-            self._go(Event.BYTES)
-        if self._in_line or self._unread or self._state >= ConnectionState.CLOSING:
-            return
-        if self._eof:
-            self._go(Event.EOF)
         else:
-            self._resume_reading()
+            unparsed, self._unparsed = self._unparsed, b""
+            if unparsed:
+                self._feed(unparsed)
+            elif self._parser.in_head and self._state is ConnectionState.IDLE:
+                self._go(Event.BYTES)
+            if not (self._in_lane or self._unparsed or self._state >= ConnectionState.CLOSING):
+                if self._eof:
+                    self._go(Event.EOF)
+                else:
+                    self._resume_reading()
 
     def _read_later(self) -> None:
-        if not self._in_line:
-            self._in_line = True
-            self._lines.wait(self._client, self.read, size=len(self._unread), begun=self._state is ConnectionState.BODY)
+        if not self._in_lane:
+            self._in_lane = True
+            self._lanes.wait(self.client, self.read, size=len(self._unparsed), begun=self._state is ConnectionState.BODY)
 
-    def _is_held(self) -> bool:
-        return self._state is ConnectionState.DECIDING or self._writer.held or self._turn_bytes > TURN_BYTES_MAX or self._host.paused
+    def _must_wait(self) -> bool:
+        return (
+            self._state is ConnectionState.DECIDING
+            or self._writer.waits_for_client
+            or self._turn_bytes > TURN_BYTES_MAX
+            or self._host.paused
+        )
 
     def _next_turn(self) -> None:
         self._turn_bytes = 0
@@ -352,7 +356,7 @@ class Connection(asyncio.Protocol):
         """
         call, self._current = self._current, None
         self._behind.clear()
-        self._unread = b""
+        self._unparsed = b""
         if call is not None:
             reader, call.reader = call.reader, None
             if before in (ConnectionState.BODY, ConnectionState.DECIDING):
@@ -364,12 +368,12 @@ class Connection(asyncio.Protocol):
         if self._state is ConnectionState.CLOSED:
             self._writer.drop()
             return
-        has_answer = self._writer.has_ended or self.unread_bytes or self._reading_paused or before is ConnectionState.ANSWERED
+        has_answer = self._writer.has_last_answer or self.unread_bytes or self._reading_paused or before is ConnectionState.ANSWERED
         if has_answer and self._transport.can_write_eof() and not self._eof:
-            self._writer.end(self._write_eof)
+            self._writer.when_passed_on(self._write_eof)
             self._resume_reading()
         else:
-            self._writer.end(self._transport.close)
+            self._writer.when_passed_on(self._transport.close)
 
     def _write_eof(self) -> None:
         with contextlib.suppress(OSError):  # from asyncio, if the answer has met a closed socket: the next read reports that
@@ -377,27 +381,27 @@ class Connection(asyncio.Protocol):
 
     def _start(self, call: Head) -> None:
         self._current = call
-        call.unread_s, self._unread_s = self._unread_s, 0.0
+        call.waited_s, self._waited_s = self._waited_s, 0.0
         call.may_wait = not self._eof
         if not call.keep_alive:
             self._last = True
         self._go(Event.CALL)
         self._guarded(self._take, call)
-        if self._state is ConnectionState.BODY and call.expects and not call.complete and not call.pieces:
-            self._writer.go_ahead()
+        if self._state is ConnectionState.BODY and call.expects_continue and not call.complete and not call.pieces:
+            self._writer.send_continue()
 
     def respond(self, call: Call, answer: Answer, after_body: bool) -> None:
         """Send the application's answer to the current call. An answer for a client that has left is dropped."""
         current = self._current
         if call is not current or current is None or self._state not in (ConnectionState.BODY, ConnectionState.DECIDING):
             return
-        if after_body and self._state is ConnectionState.BODY and not current.expects:
+        if after_body and self._state is ConnectionState.BODY and not current.expects_continue:
             self._rejection = answer
             self._go(Event.REJECT)
             return
         last = self._is_last()
         if self.parties:
-            self._lines.remember(self.network)
+            self._lanes.remember(self.network)
         size = self._writer.answer(answer, keep_alive=not last, without_body=call.method == "HEAD")
         if self._working:  # other calls may be answered in the same turn
             if not self._turn_bytes:
@@ -405,12 +409,12 @@ class Connection(asyncio.Protocol):
             self._turn_bytes += size
         self._last = last
         self._go(Event.ANSWER)
-        if self._behind or self._unread or self._reading_paused or self._parser.in_head or self._eof or self._broken:
+        if self._behind or self._unparsed or self._reading_paused or self._parser.in_head or self._eof or self._broken:
             self.go_on()
 
     def _is_last(self) -> bool:
         """Returns True if the current call is the last one, now that its answer leaves."""
-        return self._last or (((self._eof and not self._working) or self._host.ends) and not self._behind and not self._unread)
+        return self._last or (((self._eof and not self._working) or self._host.ends) and not self._behind and not self._unparsed)
 
     def _late(self) -> None:
         state = self._state
@@ -442,7 +446,7 @@ class Connection(asyncio.Protocol):
         if state <= ConnectionState.HEAD and behind and behind[0].complete:
             if not behind[-1].complete:
                 behind.pop()
-            self._broken, self._unread = problem, b""
+            self._broken, self._unparsed = problem, b""
             return
         is_first = not behind or (len(behind) == 1 and not behind[0].complete)  # the slice of time may have ended within the broken call
         if state is ConnectionState.REJECTED:
@@ -466,7 +470,7 @@ class Connection(asyncio.Protocol):
 
     def called(self, call: Head) -> None:
         """A head is complete: pass the call to the application, or keep it until that is possible."""
-        if self._state <= ConnectionState.HEAD and not self._behind and not self._is_held() and not self._lines.slice_is_over():
+        if self._state <= ConnectionState.HEAD and not self._behind and not self._must_wait() and not self._lanes.slice_is_over():
             self._start(call)
         elif self._state < ConnectionState.CLOSING:
             self._behind.append(call)
@@ -504,7 +508,7 @@ class Connection(asyncio.Protocol):
     # ---- bytes ----
 
     def _keep(self, data: bytes) -> None:
-        self._unread = data
+        self._unparsed = data
         if not self._reading_paused:
             self._reading_paused = True
             self._transport.pause_reading()
@@ -527,7 +531,7 @@ class Connection(asyncio.Protocol):
             while at < len(data):
                 if self._last and self._state >= ConnectionState.DECIDING:
                     return
-                if self._behind or self._is_held() or (at and self._lines.slice_is_over()):
+                if self._behind or self._must_wait() or (at and self._lanes.slice_is_over()):
                     self._keep(data[at:])
                     return
                 size = max(SLICE_BYTES, min(self._parser.body_left, BODY_BYTES_MAX))
@@ -535,7 +539,7 @@ class Connection(asyncio.Protocol):
                 at += size
         finally:
             self._working = False
-            if (self._behind or self._unread) and self._state <= ConnectionState.ANSWERED and not self._is_held():
+            if (self._behind or self._unparsed) and self._state <= ConnectionState.ANSWERED and not self._must_wait():
                 self._read_later()
 
     def _parse(self, data: bytes | memoryview) -> None:

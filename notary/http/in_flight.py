@@ -101,8 +101,8 @@ class InFlight:
                     submission = self._submission
                     assert isinstance(submission, AdmittedSubmission)
                     self._release()
-                    if (closed := app.closed(self._form.ticket)) is not None:
-                        raise closed
+                    if (reason := app.reason_to_reject(self._form.ticket)) is not None:
+                        raise reason
                     self._worker.gate.check_again(submission, self._form.ticket)
                     self._queue()
                     return
@@ -121,9 +121,8 @@ class InFlight:
         """Queue the submission for the log, and wait for its decisions as long as the client wants."""
         submission = self._submission
         assert isinstance(submission, AdmittedSubmission)
-        is_new = submission not in self._worker.sender.queue
         pending = self._submission = self._worker.sender.submit(submission)
-        if is_new:
+        if pending.requests is submission.requests:  # it is no copy of a pending one
             self._call.add_party(submission.party)
             self._worker.gate.count_new(submission, self._form.ticket, of_party=self._of_party)
         settings, asked_s = self._worker.config.http, self._form.wait_s

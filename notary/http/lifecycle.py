@@ -56,7 +56,7 @@ class Lifecycle:
         self.turns = Turns(lambda: self.worker is not None and self.worker.serving_suspended() is None, self.duty)
         self.unanswered = AnswerBacklog(clock_s)
         self.admission_changed: Callable[[], None] = lambda: None
-        """Called when admission of submissions stops or resumes. `closed` returns the present state."""
+        """Called when admission of submissions stops or resumes. `reason_to_reject` returns the present state."""
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -90,16 +90,16 @@ class Lifecycle:
             waiting.end()
         self.admission_changed()
 
-    def closed(self, ticket: bytes = b"") -> NotaryError | None:
+    def reason_to_reject(self, ticket: bytes = b"") -> NotaryError | None:
         """Returns the reason why no submission is admitted now, of any party; None while submissions are admitted."""
         if self.worker is None:
             return NotReady(self.no_worker)
-        return NotReady(SHUTTING_DOWN) if self.ends else self.worker.gate.closed(ticket)
+        return NotReady(SHUTTING_DOWN) if self.ends else self.worker.gate.reason_to_reject(ticket)
 
     def peek(self) -> NotaryError | None:
-        """Returns the same as `closed`, but counts no rejection (`Gate.peek`)."""
+        """Returns the same as `reason_to_reject`, but counts no rejection (`Gate.peek`)."""
         if self.worker is None or self.ends:
-            return self.closed()
+            return self.reason_to_reject()
         return self.worker.gate.peek()
 
     def is_busy(self) -> bool:

@@ -56,7 +56,7 @@ class Event(IntEnum):
     EOF = 7
     """The client sends no more."""
     STOP = 8
-    """The server stops, or the connection has answered its last call."""
+    """The server stops or needs the place, or the connection has answered its last call."""
     LOST = 9
     """The transport was closed."""
 
@@ -78,6 +78,9 @@ TRANSITIONS: Final[dict[ConnectionState, dict[Event, ConnectionState]]] = {
     _S.CLOSED: {_E.LATE: _S.CLOSED, _E.LOST: _S.CLOSED} | dict.fromkeys(_STAYS, _S.CLOSED),
 }
 """The next state for each state and event. Any other event cannot happen in that state."""
+
+GIVES_WAY: Final = (_S.CLOSED, _S.CLOSING, _S.IDLE, _S.HEAD, _S.ANSWERED, _S.REJECTED, _S.BODY, _S.DECIDING)
+"""The order in which the connections of a party give way to other clients: first those whose end costs it the least."""
 
 
 def seconds_of(settings: HttpSettings, state: ConnectionState) -> float:

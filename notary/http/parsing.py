@@ -24,7 +24,7 @@ HEADERS_MAX: Final = 128
 class Head(Call):
     """A call whose head has been parsed. It stores the part of its body that comes before the application takes the call."""
 
-    __slots__ = ("_receiver", "complete", "expects", "keep_alive", "pieces")
+    __slots__ = ("_receiver", "complete", "expects_continue", "keep_alive", "pieces")
 
     def __init__(
         self, receiver: "Receiver", method: str, path: str, query: bytes, headers: Headers, *, is_1_1: bool, keep_alive: bool
@@ -35,7 +35,7 @@ class Head(Call):
         self._receiver = receiver
         self.network, self.parties = receiver.network, receiver.parties
         self.keep_alive = keep_alive
-        self.expects = is_1_1 and (header(headers, b"expect") or b"").lower() == b"100-continue"
+        self.expects_continue = is_1_1 and (header(headers, b"expect") or b"").lower() == b"100-continue"
         self.pieces: list[bytes] = []
         self.complete = False
 

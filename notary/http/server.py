@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import math
 import socket
 import time
 from collections import Counter
@@ -14,8 +15,8 @@ from typing import Any, Final
 from notary.duty_cycle import DutyCycle
 from notary.http.call import Answer, Application
 from notary.http.connection import Connection
-from notary.http.lines import ClientKey, ClientLines
-from notary.http.machine import ConnectionState, seconds_of
+from notary.http.lanes import ClientKey, ClientLanes
+from notary.http.machine import GIVES_WAY, ConnectionState, seconds_of
 from notary.http.problems import problem_of
 from notary.http.settings import HttpSettings
 from notary.http.writing import encoded
@@ -32,6 +33,11 @@ REJECTED_BYTES: Final = 64 << 10
 """The number of bytes that are read from a rejected connection before it is closed."""
 UNREAD_BYTES_MAX: Final = 64 << 20
 """The limit for the bytes of answers in memory that clients do not read. It is checked with the deadlines."""
+NEW_CLIENTS_PART: Final = 8
+"""One in this many of all places, rounded up, is for connections without an admitted submission, before those of parties. As many
+connections that end with the answer to their call may be open beyond all places."""
+PARTIES_S: Final = 0.05
+"""The time for which a list of all connections of parties is used. To make it of 2,000 connections takes about a millisecond."""
 CHECKS_A_DEADLINE: Final = 8
 """The number of checks for connections past their deadline, within the shortest deadline."""
 CHECK_S_MAX: Final = 1.0
@@ -64,7 +70,7 @@ class Server:
         self.settings = settings or HttpSettings()
         self.seconds = tuple([seconds_of(self.settings, state) for state in ConnectionState])
         self.duty = duty or DutyCycle(time.perf_counter)
-        self.lines = ClientLines(self.duty)
+        self.lanes = ClientLanes(self.duty)
         self.paused = False
         self._paused_since_s = 0.0
         """The time at which `paused` was set."""
@@ -77,6 +83,15 @@ class Server:
         """A heap of (negative count, address), the address with the most connections first. It exists for one turn of the loop. Each change
         of a count adds an entry, and the earlier entries of that address are out of date.
         """
+        self._new_clients_max = math.ceil(connections_max / NEW_CLIENTS_PART)
+        self._of_parties: list[tuple[int, list[Connection]]] | None = None
+        """For each party its weight and its connections, each list with the oldest of an address first. It exists for `PARTIES_S`, or until
+        a connection closes.
+        """
+        self._last_answers: set[Connection] = set()
+        """Connections that are counted no longer, and end with the answer to their call."""
+        self.weight_of: Callable[[bytes], int] = lambda party: 1
+        """Returns the weight of a party, by its name in UTF-8; 0 if it is not registered. The application sets it."""
         self._count = 0
         """The connections of all addresses, from their acceptance on."""
         self._too_many, self._too_many_of_address = [
@@ -87,6 +102,9 @@ class Server:
             )
         ]
         self._place_taken = Overloaded(f"{connections_max} connections are open already, most of them from your address: retry later", 1)
+        self._share_exceeded = Overloaded(
+            f"{connections_max} connections are open already, and your party has more than its share of them: retry later", 1
+        )
         self._socket = listening
         self._url = url_of(listening, tls=certificates is not None)
         self._certificates = certificates
@@ -119,7 +137,7 @@ class Server:
             self._listener.close()
         if self._following_certificates is not None:
             self._following_certificates.cancel()
-        self.ends = self.lines.ends = True
+        self.ends = self.lanes.ends = True
         self._empty.clear()
         if not self._is_empty():
             with contextlib.suppress(TimeoutError):
@@ -139,7 +157,7 @@ class Server:
                 )
                 for connection in list(self.connections):
                     connection.abort()
-        self.lines.stop()
+        self.lanes.stop()
         if self._next_check is not None:
             self._next_check.cancel()
         self._socket.close()
@@ -161,14 +179,14 @@ class Server:
     def admit(self, network: str) -> Answer | None:
         """Count a connection from its acceptance on; returns the rejection instead if it exceeds a limit.
 
-        Above the limit for all addresses, the new connection replaces one of the address with the most. So an address with few connections
-        can still connect.
+        Above the limit for all addresses, the new connection replaces one of the address with the most, or of a party with more than its
+        share. So an address with few connections can still connect.
         """
         counted = self._addresses.get(network)
         own_count = 0 if counted is None else counted.count
         if 0 < self._per_address_max <= own_count:
             return self._too_many_of_address
-        if self._count >= self._connections_max and not self._make_place(own_count):
+        if self._count >= self._connections_max and not (self._make_place(own_count) or self._make_place_of_party(own_count)):
             return self._too_many
         if counted is None:
             counted = self._addresses[network] = _Address()
@@ -182,7 +200,10 @@ class Server:
             heappush(self._largest, (-counted.count, network))
 
     def _make_place(self, own_count: int) -> bool:
-        """End a connection of the address with the most. Returns False if none may end at an address with more than `own_count` + 1."""
+        """End a connection without an admitted submission, of the address with the most connections.
+
+        Returns False if none may end at an address with more than `own_count` + 1.
+        """
         if self._largest is None:
             asyncio.get_running_loop().call_soon(self._forget_largest)
             self._largest = [(-each.count, network) for network, each in self._addresses.items()]
@@ -196,13 +217,50 @@ class Server:
                 next(iter(most.accepted)).give_up()
                 return True
             for connection in list(most.connections):
-                if connection.give_way(self._place_taken):
+                if not connection.parties and connection.give_way(self._place_taken):
                     self._forget(connection)
                     return True
         return False
 
+    def _make_place_of_party(self, own_count: int) -> bool:
+        """End a connection of the party that has the most by weight, while unauthenticated connections have less than their part.
+
+        Parties have more than the rest then, and that party has more than its share of it. Returns False for an address that has that part
+        by itself: its clients cost no look at all connections.
+        """
+        if own_count >= self._new_clients_max:
+            return False
+        if self._of_parties is None:
+            asyncio.get_running_loop().call_later(PARTIES_S, self._forget_parties)
+            self._of_parties = self._connections_of_parties()
+        if self._count - sum([len(connections) for _, connections in self._of_parties]) >= self._new_clients_max:
+            return False
+        _, connections = max(self._of_parties, key=lambda each: len(each[1]) / each[0])
+        connection = min(connections, key=lambda each: GIVES_WAY.index(each.state))
+        if not connection.give_way(self._share_exceeded):  # it has a submission that is being decided
+            if len(self._last_answers) >= self._new_clients_max:
+                return False
+            connection.stop()
+            self._last_answers.add(connection)
+        connections.remove(connection)
+        self._forget(connection)
+        return True
+
+    def _connections_of_parties(self) -> list[tuple[int, list[Connection]]]:
+        """Returns (weight, connections) for each party. Connections with several parties are a proxy's: its address has their weights."""
+        by_lane: dict[str, list[Connection]] = {}
+        for each in self._addresses.values():
+            for connection in each.connections:
+                if connection.parties:
+                    by_lane.setdefault(connection.client.lane, []).append(connection)
+        weights = [sum(map(self.weight_of, set().union(*[each.parties for each in lane]))) for lane in by_lane.values()]
+        return [(max(1, weight), lane) for weight, lane in zip(weights, by_lane.values(), strict=True)]
+
     def _forget_largest(self) -> None:
         self._largest = None
+
+    def _forget_parties(self) -> None:
+        self._of_parties = None
 
     def release(self, network: str) -> None:
         """Stop counting an admitted connection."""
@@ -235,6 +293,8 @@ class Server:
     def closed(self, connection: Connection) -> None:
         """Forget a connection that is closed."""
         self.connections.discard(connection)
+        self._last_answers.discard(connection)
+        self._of_parties = None
         self._forget(connection)
         self.wake_stop_if_empty()
 
@@ -318,9 +378,9 @@ class _AcceptedSocket:
         """Make the connection."""
         if not self._is_over:
             if self._certificates is None:
-                self._server.lines.charge(CONNECT_S)
+                self._server.lanes.charge(CONNECT_S)
             else:
-                self._server.lines.charge(HANDSHAKE_S)
+                self._server.lanes.charge(HANDSHAKE_S)
                 self._server.duty.charge(HANDSHAKE_S)
             self._task = asyncio.get_running_loop().create_task(self._make())
 
@@ -333,10 +393,11 @@ class _AcceptedSocket:
             self._task.cancel()
 
     def _connected(self) -> Connection:
-        self._connection = Connection(self._server, self._network, self._made)
+        self._connection = Connection(self._server, self._network, self._hand_over_place)
         return self._connection
 
-    def _made(self) -> bool:
+    def _hand_over_place(self) -> bool:
+        """The connection is made, and has the place from now on. Returns False if the place was lost before."""
         if self._is_over:
             return False
         self._end()
@@ -366,7 +427,7 @@ class _AcceptedSocket:
         self._is_over = True
         self._server.remove_accepted(self, self._network)
         self._ended(self)
-        if self._connection is None or not self._connection.is_made:
+        if self._connection is None or not self._connection.is_connected:
             self._server.release(self._network)
             self._server.wake_stop_if_empty()
 
@@ -375,7 +436,7 @@ class _Listener:
     """Accepts connections from one socket, many in a turn of the loop. uvloop would accept one a turn, and under load turns are long.
 
     A socket beyond the limits is rejected here, which costs little. Making a connection of an accepted socket costs more, so it waits for
-    the turn of its address (`ClientLines`). A client that opens a thousand connections a second delays only itself.
+    the turn of its address (`ClientLanes`). A client that opens a thousand connections a second delays only itself.
     """
 
     def __init__(
@@ -439,17 +500,17 @@ class _Listener:
             return True
         accepted = _AcceptedSocket(server, connection, network, self._certificates, self._accepted.discard)
         self._accepted.add(accepted)
-        if server.lines.may_go(client := ClientKey(network)):
+        if server.lanes.may_go(client := ClientKey(network)):
             accepted.start()
         else:
-            server.lines.wait(client, accepted.start)
+            server.lanes.wait(client, accepted.start)
         return True
 
     def _reject(self, connection: socket.socket, answer: Answer) -> None:
         with connection, contextlib.suppress(OSError):
             if self._certificates is None:
                 connection.send(encoded(answer, keep_alive=False), socket.MSG_DONTWAIT)
-                # A close with unread bytes sends a reset, which may cost the client its answer.
+                # A close while bytes wait sends a reset, which may cost the client its answer.
                 connection.recv(REJECTED_BYTES, socket.MSG_DONTWAIT)
             else:  # before a handshake no answer can be sent
                 self._certificates.handshake_failed(ConnectionAbortedError("too many connections are open"))

@@ -60,7 +60,7 @@ class SubmissionCall(Body):
     def __init__(self, call: Call, gate: Gate, taker: Taker) -> None:
         """Begin to read the submission. Raises `MethodNotAllowed`, `UnsupportedMediaType`, `Malformed` or `TooLarge`."""
         super().__init__(gate)
-        self.network, self.parties, self.unread_s = call.network, call.parties, call.unread_s
+        self.network, self.parties, self.waited_s = call.network, call.parties, call.waited_s
         if call.method != "POST":
             raise MethodNotAllowed("submissions are sent with POST", "POST")
         self.since_s = time.perf_counter()

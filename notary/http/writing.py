@@ -21,70 +21,73 @@ and does not see how much of that waits below."""
 
 
 class ResponseWriter:
-    """Writes to one transport. The connection reports a client that reads too slowly with `hold`, and its recovery with `release`."""
+    """Writes to one transport.
 
-    __slots__ = ("_end", "_kept", "_transport", "_unread_bytes", "has_ended", "held", "until_s")
+    The connection reports a client that reads too slowly with `wait_for_client`, and its recovery with `client_has_read`.
+    """
+
+    __slots__ = ("_kept", "_transport", "_unread_bytes", "_when_passed_on", "deadline_s", "has_last_answer", "waits_for_client")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._kept: deque[bytes] = deque()  # what the transport does not have yet
-        self._end: Callable[[], None] | None = None
-        self._unread_bytes = 0  # at `hold`, and of answers since then
-        self.has_ended = False
+        self._when_passed_on: Callable[[], None] | None = None
+        self._unread_bytes = 0  # at `wait_for_client`, and of answers since then
+        self.has_last_answer = False
         """True once the last answer of the connection was written."""
-        self.held = False
+        self.waits_for_client = False
         """True while the client has too many unread bytes of answers: none of its further calls is started."""
-        self.until_s = inf
-        """The deadline for the client to read, while `held`; seconds of the loop's clock."""
+        self.deadline_s = inf
+        """The deadline for the client to read, while `waits_for_client`; seconds of the loop's clock."""
 
     def answer(self, answer: Answer, *, keep_alive: bool, without_body: bool = False) -> int:
         """Writes an answer, without its body for a HEAD. Returns the number of bytes."""
         data = encoded(answer, keep_alive=keep_alive, without_body=without_body)
-        self.has_ended = not keep_alive
+        self.has_last_answer = not keep_alive
         self._unread_bytes += len(data)
         # Pieces of their own, not views: each is freed once the transport has it.
         self._kept.extend([data] if len(data) <= PIECE_BYTES else [data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES)])
         self.pass_on()
         return len(data)
 
-    def end(self, end: Callable[[], None]) -> None:
-        """Call `end` when the transport has all answers, and its client does not read too slowly."""
-        self._end = end
+    def when_passed_on(self, do: Callable[[], None]) -> None:
+        """Call `do` when the transport has all answers, and its client does not read too slowly."""
+        self._when_passed_on = do
         self.pass_on()
 
     def pass_on(self, *, at_once: bool = False) -> None:
         """Give the transport what it does not have yet, until it has enough; with `at_once` all of it."""
-        while self._kept and (at_once or not self.held):
+        while self._kept and (at_once or not self.waits_for_client):
             self._transport.write(self._kept.popleft())
-        if self._end is not None and (at_once or not self.held):
-            end, self._end = self._end, None
-            end()
+        if self._when_passed_on is not None and (at_once or not self.waits_for_client):
+            do, self._when_passed_on = self._when_passed_on, None
+            do()
 
     def drop(self) -> None:
         """The transport is closed: free what it does not have."""
         self._kept.clear()
-        self._end = None
+        self._when_passed_on = None
 
     @property
     def unread_bytes(self) -> int:
         """The bytes of answers that its client does not read."""
         return sum(map(len, self._kept)) + self._transport.get_write_buffer_size()
 
-    def go_ahead(self) -> None:
+    def send_continue(self) -> None:
         """Ask the client for the body that it has announced (100 Continue)."""
         self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def hold(self, until_s: float) -> None:
-        """The client reads too slowly: it must have read enough at `until_s`."""
-        self.held, self._unread_bytes, self.until_s = True, self.unread_bytes, until_s
+    def wait_for_client(self, deadline_s: float) -> None:
+        """The client reads too slowly: it must have read enough at `deadline_s`."""
+        self.waits_for_client, self._unread_bytes, self.deadline_s = True, self.unread_bytes, deadline_s
 
-    def release(self) -> None:
+    def client_has_read(self) -> None:
         """The client has read its answers."""
-        self.held = False
+        self.waits_for_client = False
         self.pass_on()
 
-    def has_read(self) -> bool:
-        """Returns True if the client has read `READ_BYTES_MIN` since `hold`, which earns it another deadline."""
+    def has_progress(self) -> bool:
+        """Returns True if the client has read `READ_BYTES_MIN` since `wait_for_client`, which earns it another deadline."""
         return self.unread_bytes <= self._unread_bytes - READ_BYTES_MIN
 
 

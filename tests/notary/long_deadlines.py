@@ -30,7 +30,7 @@ def with_long_deadlines(config: Config) -> Config:
     if config.log.kind != "embedded":
         return config
     service.ANSWERS_LEAVE_S = 60.0
-    gate.DECODING_WAIT_S = gate.UNREAD_S_MAX = gate.HELD_S_MAX = LONG_MS / 1000  # type: ignore[misc]
+    gate.DECODING_WAIT_S = gate.CONNECTION_WAIT_S_MAX = gate.BUSY_WAIT_S_MAX = LONG_MS / 1000  # type: ignore[misc]
     return replace(
         config,
         driver=_unless_given(config.driver, interrupted_after_ms=LONG_MS, unreachable_ms=LONG_MS, stall_ms=LONG_MS),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from notary import parties
-from notary.bodies import DEBT_BYTES_MAX, TURN_BYTES, Body, Lanes, _Ring, _Waiting
+from notary.bodies import DEBT_BYTES_MAX, TURN_BYTES, Body, Lanes, Side, _Ring, _Waiting
 from notary.gate import UNAUTHENTICATED_ADDRESS_PART, UNAUTHENTICATED_PART, Gate
 from notary.parties import Parties
 from payload import SUBMISSION_BYTES_MAX
@@ -23,6 +23,13 @@ def gate(tmp_path: Path) -> Gate:
     parties.write(tmp_path / "parties.json", {"O=Known": Bank("O=Known").public_pem.decode()})
     known = Parties(tmp_path / "parties.json")
     return Gate(NOTARY, known, lambda: None, lambda: 0.0, bytes_max=1 << 30, body_s_max=20.0, turn_s_max=0.005)
+
+
+def take_next(lanes: Lanes) -> Body:
+    """Take the next body, of the side whose turn it is."""
+    side = lanes.whose_turn()
+    assert side is not None
+    return lanes.take(side)
 
 
 def body_of(gate: Gate, party: str, size: int) -> Body:
@@ -50,13 +57,13 @@ def test_each_party_has_the_same_share_whatever_the_size_of_its_bodies(gate: Gat
             lanes.add(body, 0.0)
     taken_bytes = dict.fromkeys(sizes, 0)
     while all(waiting.values()):
-        body = lanes.take(of_party=True)
+        body = lanes.take(Side.PARTIES)
         party = body.party.decode()
         assert body is waiting[party].pop(0)
         taken_bytes[party] += body.size
         assert max(taken_bytes.values()) - min(taken_bytes.values()) <= TURN_BYTES + max(sizes.values())
     for _ in range(sum(len(bodies) for bodies in waiting.values())):
-        lanes.take(of_party=True)
+        lanes.take(Side.PARTIES)
     assert not lanes
 
 
@@ -66,7 +73,7 @@ def test_a_party_has_turns_by_its_weight(gate: Gate) -> None:
     let_wait(lanes, gate, 400, 3_000, "O=Light", "O=Heavy")
     taken_bytes = {b"O=Light": 0, b"O=Heavy": 0}
     while taken_bytes[b"O=Heavy"] < 400 * 3_000:
-        body = lanes.take(of_party=True)
+        body = lanes.take(Side.PARTIES)
         taken_bytes[body.party] += body.size
         assert abs(taken_bytes[b"O=Heavy"] - 3 * taken_bytes[b"O=Light"]) <= 3 * (TURN_BYTES + 3_000)
 
@@ -86,7 +93,7 @@ def test_new_connections_give_a_party_no_second_share(gate: Gate) -> None:
         come("O=Greedy", {b"O=Greedy"})
         come("O=Greedy", set())
     while taken_bytes[b"O=Patient"] < 200 * size:
-        body = lanes.take(of_party=lanes.whose_turn() is True)
+        body = take_next(lanes)
         taken_bytes[body.party] += body.size
         if not body.of_party:
             lanes.charge(body.party, body.size)
@@ -102,10 +109,10 @@ def test_what_a_party_pays_later_is_bounded(gate: Gate) -> None:
     lanes.charge(b"O=Charged", 50 * DEBT_BYTES_MAX)
     assert lanes.ahead_bytes(b"O=Charged", of_party=True) >= before
     others_bytes = 0
-    while (body := lanes.take(of_party=True)).party != b"O=Charged":
+    while (body := lanes.take(Side.PARTIES)).party != b"O=Charged":
         others_bytes += body.size
     assert DEBT_BYTES_MAX - 2 * TURN_BYTES <= others_bytes <= DEBT_BYTES_MAX + 2 * TURN_BYTES
-    assert [lanes.take(of_party=True).party for _ in range(40)].count(b"O=Charged") == 20
+    assert [lanes.take(Side.PARTIES).party for _ in range(40)].count(b"O=Charged") == 20
 
 
 class CountedMoves(OrderedDict[bytes, Any]):
@@ -129,9 +136,9 @@ def test_large_bodies_of_many_parties_delay_no_turn(gate: Gate) -> None:
             body.size = SUBMISSION_BYTES_MAX - TURN_BYTES * number  # as if it were large
             lanes.add(body, 0.0)
     for _ in parties:
-        lanes.take(of_party=True)
+        lanes.take(Side.PARTIES)
     moved.moves = 0
-    assert lanes.take(of_party=True).party.decode() == parties[-1], "it owes least"
+    assert lanes.take(Side.PARTIES).party.decode() == parties[-1], "it owes least"
     assert moved.moves <= 3 * len(parties)
 
 
@@ -166,7 +173,7 @@ def test_nobody_pays_while_nobody_waits(gate: Gate) -> None:
     lanes.charge(b"O=Early", DEBT_BYTES_MAX)
     assert len(lanes.take_older(1.0)) == 2
     let_wait(lanes, gate, 1, TURN_BYTES, "O=Early", "O=Other")
-    assert [lanes.take(of_party=True).party for _ in range(2)] == [b"O=Early", b"O=Other"]
+    assert [lanes.take(Side.PARTIES).party for _ in range(2)] == [b"O=Early", b"O=Other"]
 
 
 def test_a_changed_weight_counts_from_the_next_body(gate: Gate) -> None:
@@ -176,7 +183,7 @@ def test_a_changed_weight_counts_from_the_next_body(gate: Gate) -> None:
     let_wait(lanes, gate, 100, TURN_BYTES, "O=Grows", "O=Stays")
     weights[b"O=Grows"] = 4
     lanes.add(body_of(gate, "O=Grows", TURN_BYTES), 0.0)
-    assert [lanes.take(of_party=True).party for _ in range(52)].count(b"O=Grows") in range(40, 44)
+    assert [lanes.take(Side.PARTIES).party for _ in range(52)].count(b"O=Grows") in range(40, 44)
 
 
 def test_the_wait_of_an_address_is_that_of_its_share(gate: Gate) -> None:
@@ -189,7 +196,7 @@ def test_the_wait_of_an_address_is_that_of_its_share(gate: Gate) -> None:
         lanes.add(body, 0.0)
     ahead_bytes, taken_bytes, of_addresses = lanes.ahead_bytes(b"127.0.0.1", of_party=False), 0, 0
     while of_addresses < 10:
-        body = lanes.take(of_party=lanes.whose_turn() is True)
+        body = take_next(lanes)
         taken_bytes += body.size
         of_addresses += not body.of_party
     assert ahead_bytes / 2 <= taken_bytes <= 2 * ahead_bytes
@@ -206,7 +213,7 @@ def test_one_large_body_after_another_gets_no_more_than_its_share(gate: Gate, la
     lanes.add(body_of(gate, "O=Large", large), 0.0)
     taken_bytes = {b"O=Small": 0, b"O=Large": 0}
     while taken_bytes[b"O=Small"] < 200 * small:
-        body = lanes.take(of_party=True)
+        body = lanes.take(Side.PARTIES)
         taken_bytes[body.party] += body.size
         assert taken_bytes[b"O=Large"] <= taken_bytes[b"O=Small"] + large + TURN_BYTES
         if body.party == b"O=Large":
@@ -225,7 +232,7 @@ def test_addresses_together_have_the_share_of_one_party(gate: Gate) -> None:
         other.network = f"127.0.1.{at % 100}"
         lanes.add(authenticated, 0.0)
         lanes.add(other, 0.0)
-    of_party = [lanes.whose_turn() is True for _ in range(450) if lanes.take(of_party=lanes.whose_turn() is True)]
+    of_party = [take_next(lanes).of_party for _ in range(450)]
     assert 45 <= of_party.count(False) <= 55
 
 
@@ -235,7 +242,7 @@ def test_names_that_are_not_registered_share_one_lane(gate: Gate) -> None:
     for at in range(1000):
         lanes.add(body_of(gate, f"O=Made up {at}", TURN_BYTES), 0.0)
         lanes.add(body_of(gate, "O=Known", TURN_BYTES), 0.0)
-    taken = [lanes.take(of_party=True).party for _ in range(100)]
+    taken = [lanes.take(Side.PARTIES).party for _ in range(100)]
     assert taken.count(b"O=Known") == 50
 
 
@@ -247,7 +254,7 @@ def test_a_party_is_not_delayed_by_clients_that_only_name_it(gate: Gate) -> None
             body = body_of(gate, "O=Named", TURN_BYTES)
             body.network, body.parties = network, {parties_before}
             lanes.add(body, 0.0)
-    taken = [lanes.take(of_party=lanes.whose_turn() is True).network for _ in range(1_000)]
+    taken = [take_next(lanes).network for _ in range(1_000)]
     assert taken[:100].count("127.0.0.1") == 50, "half of all, although 201 addresses send more"
     assert 1 <= taken.count("127.0.0.2") <= 3, "an address has as much as each of the others"
     assert taken.count("127.0.0.1") == 500
@@ -261,8 +268,8 @@ def test_the_wait_in_a_lane_is_that_of_its_oldest_body(gate: Gate) -> None:
     lanes.add(body_of(gate, "O=Quick", TURN_BYTES), 5.0)
     assert lanes.age_s(b"O=Slow", 10.0, of_party=True) == 10.0
     assert lanes.age_s(b"O=Quick", 10.0, of_party=True) == 5.0
-    lanes.take(of_party=True)
-    lanes.take(of_party=True)
+    lanes.take(Side.PARTIES)
+    lanes.take(Side.PARTIES)
     assert lanes.age_s(b"O=Slow", 10.0, of_party=True) == 9.0
     assert lanes.age_s(b"O=Quick", 10.0, of_party=True) == 0.0
     assert lanes.age_s(b"O=Nobody", 10.0, of_party=True) == 0.0
@@ -332,7 +339,7 @@ def test_the_bytes_ahead_of_a_body_are_those_of_the_turns_before_its_own(gate: G
     assert lanes.ahead_bytes(b"O=B", of_party=True) == 3 * size
     assert lanes.ahead_bytes(b"O=D", of_party=True) == 0
     while lanes:
-        lanes.take(of_party=lanes.whose_turn() is True)
+        take_next(lanes)
         left = lanes._parties.lanes.values()
         assert lanes._parties.weights == len(left), "a party that has left delays nobody"
         assert lanes._parties.size_bytes == sum(lane.size_bytes for lane in left)

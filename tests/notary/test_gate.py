@@ -14,9 +14,9 @@ import pytest
 
 from joiner import AdmittedSubmission, QueueLimits, SubmissionQueue
 from notary import parties
-from notary.bodies import TURN_BYTES, Body
+from notary.bodies import TURN_BYTES, Body, Side
 from notary.duty_cycle import DutyCycle
-from notary.gate import BACKLOG_S, DECODING_WAIT_S, HELD_S, HELD_S_MAX, UNREAD_S_MAX, BadSignature, Gate, UnknownParty
+from notary.gate import BACKLOG_S, BUSY_CHECK_S, BUSY_WAIT_S_MAX, CONNECTION_WAIT_S_MAX, DECODING_WAIT_S, BadSignature, Gate, UnknownParty
 from notary.parties import Parties
 from notary.quota import Quota, QuotaExceeded, QuotaSettings
 from notary.tickets import Tickets
@@ -99,10 +99,12 @@ def nothing_decided(transaction_ids: Sequence[TransactionId]) -> bool:
     return False
 
 
-def gate_of(file: Path, clock: Clock, closed: Callable[[], NotReady | None] = lambda: None, bytes_max: int = 1 << 20, **parts: Any) -> Gate:
-    """Returns a gate with these parts. Without a closed, it is open; without a capacity, no queue is behind it."""
+def gate_of(
+    file: Path, clock: Clock, why_not_ready: Callable[[], NotReady | None] = lambda: None, bytes_max: int = 1 << 20, **parts: Any
+) -> Gate:
+    """Returns a gate with these parts. It is ready unless `why_not_ready` has a reason; without a capacity, no queue is behind it."""
     parts = {"has_decided": nothing_decided} | parts
-    return Gate(NOTARY, Parties(file), closed, clock, bytes_max=bytes_max, body_s_max=20.0, turn_s_max=0.005, **parts)
+    return Gate(NOTARY, Parties(file), why_not_ready, clock, bytes_max=bytes_max, body_s_max=20.0, turn_s_max=0.005, **parts)
 
 
 def ten_a_second(clock: Clock) -> Quota:
@@ -270,7 +272,7 @@ async def test_a_full_party_is_rejected_and_another_one_is_not(shared: Gate, que
     """A party is rejected for its own capacity by the body, never at the head, where the party is not known."""
     rejected = fill(shared, queue)
     assert "of this party" in str(rejected)
-    assert shared.closed(at_head=True) is None
+    assert shared.reason_to_reject(at_head=True) is None
     queue.put(shared.admit(OTHER.body(*(spend() for _ in range(20)))))
     with pytest.raises(Overloaded):
         shared.admit(KNOWN.body(spend(), signature="AAAA"))
@@ -296,14 +298,14 @@ async def test_a_party_whose_bodies_wait_too_long_to_be_decoded_is_rejected(shar
     """The queue is empty, but the gate decodes too slowly for one party: its next bodies are rejected at the first piece, and no others."""
     waiting = [sent(shared, KNOWN.body(spend())) for _ in range(12)]
     for body in waiting:
-        shared._asked.add(body, clock.now_s)
+        shared._lanes.add(body, clock.now_s)
     clock.now_s += 1.5 * DECODING_WAIT_S
     problem = overloaded(sent(shared, KNOWN.body(spend())))
     assert sent(shared, OTHER.body(spend())).results == []
     for _ in range(12):
-        shared._asked.take(of_party=True)
+        shared._lanes.take(Side.PARTIES)
     clock.now_s += problem.retry_after_s
-    shared._asked.add(waiting[0], clock.now_s - 1.5 * DECODING_WAIT_S)
+    shared._lanes.add(waiting[0], clock.now_s - 1.5 * DECODING_WAIT_S)
     assert sent(shared, KNOWN.body(spend()), problem.ticket).results == [], "a retry with a ticket is preferred"
     overloaded(sent(shared, KNOWN.body(spend())))
     clock.now_s += DECODING_WAIT_S
@@ -314,7 +316,7 @@ async def test_a_wait_is_estimated_by_the_bytes_ahead_once_a_lane_is_backlogged(
     """The bytes ahead of a body, at the pace of decoding, show its wait sooner than the age of the oldest one. A burst is let in."""
     for _ in range(12):
         body = sent(shared, KNOWN.body(spend()))
-        shared._asked.add(body, clock.now_s)
+        shared._lanes.add(body, clock.now_s)
     shared._pace.per_s = 12 * body.size
     assert sent(shared, KNOWN.body(spend())).results == []
     clock.now_s += 1.5 * BACKLOG_S
@@ -325,17 +327,17 @@ async def test_a_wait_is_estimated_by_the_bytes_ahead_once_a_lane_is_backlogged(
 async def test_one_that_waited_unread_for_too_long_is_rejected(shared: Gate, clock: Clock) -> None:
     """Newer ones were read first, so it would be answered late, even where nothing else waits by now. A retry with its ticket is let in."""
 
-    def unread(for_s: float, ticket: bytes = b"") -> RecordingBody:
+    def waited(for_s: float, ticket: bytes = b"") -> RecordingBody:
         body = RecordingBody(shared, ticket)
-        body.unread_s = for_s
+        body.waited_s = for_s
         body.piece(KNOWN.body(spend()))
         return body
 
-    for unread_s in (0.0, UNREAD_S_MAX):
-        assert unread(unread_s).results == []
-    problem = overloaded(unread(1.01 * UNREAD_S_MAX))
+    for waited_s in (0.0, CONNECTION_WAIT_S_MAX):
+        assert waited(waited_s).results == []
+    problem = overloaded(waited(1.01 * CONNECTION_WAIT_S_MAX))
     clock.now_s += problem.retry_after_s
-    assert unread(1.01 * UNREAD_S_MAX, problem.ticket).results == []
+    assert waited(1.01 * CONNECTION_WAIT_S_MAX, problem.ticket).results == []
 
 
 async def test_a_lane_is_backlogged_for_the_clients_whose_bodies_wait_in_it(shared: Gate, clock: Clock) -> None:
@@ -346,11 +348,11 @@ async def test_a_lane_is_backlogged_for_the_clients_whose_bodies_wait_in_it(shar
         body.piece(KNOWN.body(spend()))
     known = of_party.party
     clients = [("192.0.2.1", ()), ("192.0.2.2", ()), ("", {known}), ("", {b"O=Other", known}), ("192.0.2.1", {b"O=Other"})]
-    shared._asked.add(of_party, clock.now_s)
+    shared._lanes.add(of_party, clock.now_s)
     assert not any(shared.is_backlogged(network, frozenset(parties)) for network, parties in clients), "a burst is none"
     clock.now_s += 1.5 * BACKLOG_S
     assert [shared.is_backlogged(network, frozenset(parties)) for network, parties in clients] == [False, False, True, True, False]
-    shared._asked.add(of_address, clock.now_s - 1.5 * BACKLOG_S)
+    shared._lanes.add(of_address, clock.now_s - 1.5 * BACKLOG_S)
     assert [shared.is_backlogged(network, frozenset(parties)) for network, parties in clients] == [True, False, True, True, False]
 
 
@@ -371,7 +373,7 @@ async def test_bodies_wait_in_their_lanes_while_the_next_batch_is_full(shared: G
     assert queue.is_busy
     known = [complete(shared, KNOWN.body(spend())) for _ in range(20)]
     other = complete(shared, OTHER.body(spend()))
-    await asyncio.sleep(2 * HELD_S)
+    await asyncio.sleep(2 * BUSY_CHECK_S)
     assert [body.results for body in (*known, other)] == [[]] * 21
     later = shared._next
     assert later is not None
@@ -417,7 +419,7 @@ async def test_no_body_waits_for_ever_while_the_log_stalls(shared: Gate, queue: 
     older, newer = sent(shared, KNOWN.body(spend())), sent(shared, KNOWN.body(spend()))
     for body in (older, newer):
         body.complete()
-        clock.now_s += HELD_S_MAX / 2 + 0.1
+        clock.now_s += BUSY_WAIT_S_MAX / 2 + 0.1
     await asyncio.wait_for(older.done, 5)
     assert overloaded(older).ticket
     assert (newer.results, queue.pending_requests) == ([], 50)
@@ -431,7 +433,7 @@ async def test_nor_does_one_that_is_half_decoded(shared: Gate, queue: Submission
     await asyncio.sleep(0)
     assert shared._decoding
     queue.put(shared.admit(OTHER.body(*(spend() for _ in range(50)))))
-    clock.now_s += HELD_S_MAX + 0.1
+    clock.now_s += BUSY_WAIT_S_MAX + 0.1
     await asyncio.wait_for(body.done, 5)
     assert overloaded(body).ticket
     assert (shared.body_bytes, queue.pending_requests) == (0, 50)
@@ -443,7 +445,7 @@ async def test_bodies_that_wait_are_rejected_when_the_gate_closes(file: Path, cl
     gate = before(queue, file, clock, problem)
     queue.put(gate.admit(KNOWN.body(*(spend() for _ in range(50)))))
     body = complete(gate, KNOWN.body(spend()))
-    await asyncio.sleep(2 * HELD_S)
+    await asyncio.sleep(2 * BUSY_CHECK_S)
     assert not body.results
     problem.append(NotReady("the log is away"))
     await body.done
@@ -453,15 +455,15 @@ async def test_bodies_that_wait_are_rejected_when_the_gate_closes(file: Path, cl
 async def test_a_full_queue_rejects_at_the_head(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:
     """A queue without capacity for anybody rejects at the head, with a ticket for any party."""
     fill_completely(shared, queue)
-    problem = shared.closed(at_head=True)
+    problem = shared.reason_to_reject(at_head=True)
     assert isinstance(problem, Overloaded)
     counted = dict(shared.rejections)
     looked = shared.peek()
     assert isinstance(looked, Overloaded)
     assert (str(looked), looked.ticket, dict(shared.rejections)) == (str(problem), b"", counted), "a look rejects nobody"
     clock.now_s += problem.retry_after_s
-    assert shared.closed(problem.ticket, at_head=True) is None
-    assert shared.closed(b"A" * 59, at_head=True) is not None
+    assert shared.reason_to_reject(problem.ticket, at_head=True) is None
+    assert shared.reason_to_reject(b"A" * 59, at_head=True) is not None
 
 
 async def test_a_client_that_returns_after_retry_after_is_preferred(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:
@@ -543,7 +545,7 @@ async def test_a_rejected_body_whose_client_sends_the_next_one_causes_one_turn(g
 
     for _ in range(5):
         ask(gate, b"[not ")
-    while gate._asked:
+    while gate._lanes:
         turns_in_iteration.append(0)
         await asyncio.sleep(0)
     assert max(turns_in_iteration) == 1
@@ -601,10 +603,10 @@ async def test_a_gate_opens_when_its_worker_is_ready_again(file: Path, clock: Cl
     problem = [NotReady("the log is away")]
     gate = gate_of(file, clock, lambda: problem[0] if problem else None)
     assert not gate.is_open
-    assert gate.closed(at_head=True) is problem[0]
+    assert gate.reason_to_reject(at_head=True) is problem[0]
     assert not gate.is_open
     problem.clear()
-    assert gate.closed(at_head=True) is None
+    assert gate.reason_to_reject(at_head=True) is None
     assert gate.is_open
 
 
@@ -640,7 +642,7 @@ async def test_a_rejection_for_another_reason_is_not_counted(file: Path, clock: 
     gate.rejections.clear()
     problem.append(NotReady("the log is away"))
     for at_head in (False, True):
-        assert gate.closed(at_head=at_head) is problem[0]
+        assert gate.reason_to_reject(at_head=at_head) is problem[0]
     assert not gate.rejections
 
 
@@ -670,7 +672,7 @@ async def test_the_stated_wait_is_bounded(shared: Gate, clock: Clock) -> None:
     clock.now_s += 60
     shared._pace.answered(len(KNOWN.body(spend())), clock.now_s)  # one small body was decoded in a minute, since the log was slow
     for _ in range(5):
-        shared._asked.add(sent(shared, KNOWN.body(*[spend() for _ in range(100)])), clock.now_s)
+        shared._lanes.add(sent(shared, KNOWN.body(*[spend() for _ in range(100)])), clock.now_s)
     clock.now_s += 1.1 * BACKLOG_S
     assert overloaded(sent(shared, KNOWN.body(spend()))).retry_after_s <= 60
 

@@ -101,7 +101,7 @@ async def test_many_parties_are_read_in_pieces(tmp_path: Path, monkeypatch: pyte
     known = Parties(file)
     parties.write(file, {f"O={at}": bank.public_pem.decode() for at in range(20)})
     following = asyncio.create_task(known.follow())
-    known.look_now()
+    known.check_now()
     turns = 0
     while not known:
         await asyncio.sleep(0)
@@ -126,7 +126,7 @@ async def test_an_error_is_logged_again_when_somebody_asks(
         return len(caplog.records)
 
     assert await logged() == 1
-    known.look_now()
+    known.check_now()
     assert await logged() == 2
     following.cancel()
     assert known.get("O=A") is not None
@@ -196,7 +196,7 @@ async def test_a_certificate_of_no_version_leaves_the_present_parties(
 async def checked(known: Parties) -> None:
     """Have the file read once by `follow`, which must go on."""
     following = asyncio.create_task(known.follow())
-    known.look_now()
+    known.check_now()
     await asyncio.sleep(0.1)
     assert not following.done()
     following.cancel()

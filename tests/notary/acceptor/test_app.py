@@ -32,8 +32,8 @@ from notary.acceptor.messages import (
 )
 from notary.bodies import Lanes
 from notary.http.call import TEXT, Answer, Call
+from notary.http.lanes import ClientKey
 from notary.http.lifecycle import BUG
-from notary.http.lines import ClientKey
 from notary.http.machine import ConnectionState
 from notary.http.server import Server, bind
 from notary.http.settings import HttpSettings
@@ -126,7 +126,7 @@ async def ended(calls: list[asyncio.Task[int]]) -> None:
 
 async def test_it_reads_no_bodies_while_its_worker_takes_no_calls(acceptor: LinkedAcceptor, monkeypatch: pytest.MonkeyPatch) -> None:
     """While its worker accepts no calls the acceptor process reads no bodies; when the worker reads again, all of them arrive."""
-    for limit in ("DECODING_WAIT_S", "UNREAD_S_MAX"):  # on a slow machine none is rejected either
+    for limit in ("DECODING_WAIT_S", "CONNECTION_WAIT_S_MAX"):  # on a slow machine none is rejected either
         monkeypatch.setattr(f"notary.gate.{limit}", 600.0)
     loop = asyncio.get_running_loop()
     async with acceptor.running():
@@ -265,7 +265,7 @@ async def test_bodies_are_decoded_at_once_when_the_worker_has_answered(acceptor:
         acceptor.app.handle_message(AdmissionState(None, behind=True))
         _, writer = await acceptor.sent()
         gate = acceptor.app.gate
-        await until(lambda: bool(gate._held), 0.001)
+        await until(lambda: bool(gate._is_paused), 0.001)
         later = gate._next
         assert later is not None
         acceptor.app.handle_message(AdmissionState(None))
@@ -315,10 +315,11 @@ async def running(own_directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatc
 
 
 async def test_a_process_reads_no_calls_while_its_link_is_full(running: RunningProcess) -> None:
-    """Its memory does not grow while the worker is slow. Its server has its limits, and reads backlogged clients last."""
+    """Its memory does not grow while the worker is slow. Its server has its limits and weights, and reads backlogged clients last."""
     app, server = running.server.application, running.server
     assert isinstance(app, AcceptorApp)
     assert server.settings.connections_max == 7
+    assert server.weight_of == app.gate.weight_of
     assert running.listening.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
     async with asyncio.timeout(30):
         while not server.paused:
@@ -327,7 +328,7 @@ async def test_a_process_reads_no_calls_while_its_link_is_full(running: RunningP
         while running.server.paused:
             await running.receive()
     app.gate.is_backlogged = lambda network, parties: network == "192.0.2.1"  # type: ignore[method-assign]
-    assert [server.lines.is_backlogged(ClientKey(network)) for network in ("192.0.2.1", "192.0.2.2")] == [True, False]
+    assert [server.lanes.is_backlogged(ClientKey(network)) for network in ("192.0.2.1", "192.0.2.2")] == [True, False]
 
 
 async def test_a_process_reports_its_last_counts_and_ends(running: RunningProcess) -> None:

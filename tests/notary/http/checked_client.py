@@ -130,9 +130,10 @@ def _is_of(path: str, known: str) -> bool:
 class Wire:
     """A connection that sends any bytes."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, source: str = "") -> None:
+        """`source`: the address to connect from; empty for any."""
         host, _, port = url.removeprefix("http://").rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), SOCKET_S_MAX)
+        self.socket = socket.create_connection((host, int(port)), SOCKET_S_MAX, (source, 0) if source else None)
         self._received = b""
 
     def __enter__(self) -> Self:

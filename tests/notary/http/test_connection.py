@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from notary.http import lines, writing
+from notary.http import lanes, writing
 from notary.http import server as server_module
 from notary.http.call import TEXT, Application, Call
 from notary.http.connection import DROPPED_BYTES_MAX, SLICE_BYTES, TURN_BYTES_MAX, Connection
@@ -111,7 +111,7 @@ class Talk:
 def _no_turn_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine would end the turns and slices of time at random bytes. Tests of their ends set a length that has always passed."""
     for name in ("UNAUTHENTICATED_TURN_S", "AUTHENTICATED_TURN_S", "SLICE_S"):
-        monkeypatch.setattr(lines, name, 60.0)
+        monkeypatch.setattr(lanes, name, 60.0)
 
 
 async def turns(count: int = 8) -> None:
@@ -383,7 +383,7 @@ async def test_a_client_that_leaves_during_a_decision_is_noticed(
     monkeypatch: pytest.MonkeyPatch, slice_s: float, line: str, behind: bytes
 ) -> None:
     """Otherwise clients that connect and reset would use up all long polls. No end of their bytes comes before."""
-    monkeypatch.setattr(lines, "SLICE_S", slice_s)
+    monkeypatch.setattr(lanes, "SLICE_S", slice_s)
     async with talking() as talk:
         call = await talk.decide(line)
         call.left = lambda: talk.app.heard.append("poll left")
@@ -400,13 +400,13 @@ async def test_a_client_that_leaves_during_a_decision_is_noticed(
 )
 async def test_a_flood_behind_a_call_stays_in_the_socket(monkeypatch: pytest.MonkeyPatch, slice_s: float, last: str, behind: bytes) -> None:
     """Reading resumes during the decision, to see whether the client leaves. It ends with the next bytes, also if none of them counts."""
-    monkeypatch.setattr(lines, "SLICE_S", slice_s)
+    monkeypatch.setattr(lanes, "SLICE_S", slice_s)
     async with talking() as talk:
         call = await talk.decide(last, "X: " + "x" * SLICE_BYTES, behind=behind)
         flood = asyncio.create_task(asyncio.get_running_loop().sock_sendall(talk.client, b"\0" * len(LARGE) * 2))
         await turns(200)
-        assert len(talk.connection._unread) <= 1 << 20
-        assert bool(talk.connection._unread) is (not behind and last == "X: y"), "bytes behind the last call are dropped"
+        assert len(talk.connection._unparsed) <= 1 << 20
+        assert bool(talk.connection._unparsed) is (not behind and last == "X: y"), "bytes behind the last call are dropped"
         assert not flood.done()
         flood.cancel()
         call.answer((200, TEXT, b"first"))
@@ -549,7 +549,7 @@ async def test_a_replaced_connection_ends_soon_and_its_answer_is_not_cut(sent: b
         assert talk.connection.unread_bytes
         if not reads:
             talk.server.pause()
-            talk.connection._in_line = True  # no turn is needed to end it
+            talk.connection._in_lane = True  # no turn is needed to end it
         assert talk.connection.give_way(Overloaded("too many", 1))
         if reads:
             assert len(await talk.rest()) > len(LARGE)
@@ -592,7 +592,7 @@ async def test_calls_behind_a_last_one_that_had_waited_do_not_cut_its_answer() -
 
 async def test_a_bug_of_the_application_costs_one_call(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """An unexpected exception is a 500 and a log line, also for a call that has waited for its slice, with a piece of its body."""
-    monkeypatch.setattr(lines, "SLICE_S", -1.0)
+    monkeypatch.setattr(lanes, "SLICE_S", -1.0)
     pieces = 0
     piece = Connection.piece
 
@@ -720,11 +720,11 @@ def test_a_few_bytes_earn_no_more_time() -> None:
     unread = 1 << 20
     transport: Any = SimpleNamespace(get_write_buffer_size=lambda: unread)
     writer = ResponseWriter(transport)
-    writer.hold(0.0)
+    writer.wait_for_client(0.0)
     unread -= READ_BYTES_MIN - 1
-    assert not writer.has_read()
+    assert not writer.has_progress()
     unread -= 1
-    assert writer.has_read()
+    assert writer.has_progress()
 
 
 def test_an_answer_has_the_present_date(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -738,7 +738,7 @@ async def test_a_connection_that_waits_for_its_turn_is_not_late() -> None:
     """Bytes that have come and are not read yet cost their client no deadline; once they are read, the deadline holds again."""
     async with talking() as talk:
         await talk.send(GET[:-2])
-        talk.connection._in_line = True
+        talk.connection._in_lane = True
         talk.connection.check(float("inf"))
         assert talk.connection.state is ConnectionState.HEAD
         talk.connection.read()
@@ -751,10 +751,10 @@ async def test_a_client_that_waits_for_its_turn_at_every_byte_is_late_all_the_sa
     async with talking() as talk:
         await talk.send(GET[:-2])
         talk.connection._deadline_s = talk.connection._loop.time() - 1.0
-        talk.connection._in_line = True
+        talk.connection._in_lane = True
         talk.connection.read(2.0)
         assert talk.connection.state is ConnectionState.HEAD
-        talk.connection._in_line = True
+        talk.connection._in_lane = True
         talk.connection._deadline_s -= 2.0
         talk.connection.read(0.1)
         assert talk.connection.state >= ConnectionState.CLOSING
@@ -762,7 +762,7 @@ async def test_a_client_that_waits_for_its_turn_at_every_byte_is_late_all_the_sa
 
 async def test_a_call_that_breaks_behind_its_slice_of_time_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The slice ends with the head, so the call waits for the next one, and its body breaks before that."""
-    monkeypatch.setattr(lines, "SLICE_S", -1.0)
+    monkeypatch.setattr(lanes, "SLICE_S", -1.0)
     async with talking() as talk:
         await talk.send(head("/body") + CHUNK + NO_CHUNK)
         assert (await talk.read()).startswith(b"HTTP/1.1 400 ")
@@ -792,7 +792,7 @@ async def test_connections_of_one_address_are_bounded() -> None:
 @pytest.mark.parametrize("behind", [GET, GET.replace(b"/now", b"/slow") + head("/body")], ids=["now", "decided later"])
 async def test_complete_calls_before_malformed_bytes_are_answered(monkeypatch: pytest.MonkeyPatch, behind: bytes) -> None:
     """Their answers leave in order, and then the error (RFC 9112, 9.3.2 and 2.2), also if the slice of time ends before them."""
-    monkeypatch.setattr(lines, "SLICE_S", -1.0)
+    monkeypatch.setattr(lanes, "SLICE_S", -1.0)
     async with talking() as talk:
         await talk.send(GET + behind + NO_CHUNK + b"\r\n\r\n")
         if talk.app.calls[-1].path == "/slow":
@@ -807,7 +807,7 @@ async def test_calls_that_wait_for_their_turn_are_answered_after_a_half_close(
     monkeypatch: pytest.MonkeyPatch, slice_s: float, size: int
 ) -> None:
     """A client sends many calls in one packet, and closes its half. A turn of the loop has few of their answers."""
-    monkeypatch.setattr(lines, "SLICE_S", slice_s)
+    monkeypatch.setattr(lanes, "SLICE_S", slice_s)
     async with talking() as talk:
         talk.connection._take = lambda call: call.answer((200, TEXT, b"x" * size))
         await asyncio.get_running_loop().sock_sendall(talk.client, GET * 100)
@@ -832,7 +832,7 @@ async def test_the_waits_of_one_body_are_not_those_of_the_next_call(path: str) -
     """The gate rejects a submission that has waited too long to be read."""
     async with talking() as talk:
         await talk.send(head(path) + CHUNK)
-        talk.connection._in_line = True
+        talk.connection._in_lane = True
         talk.connection.read(2.0)
         await talk.send(CHUNKS_END)
         if path == "/read":
@@ -840,7 +840,7 @@ async def test_the_waits_of_one_body_are_not_those_of_the_next_call(path: str) -
         await talk.send(head("/read"))
         while len(talk.app.calls) < 2:
             await turns(1)
-        assert talk.app.calls[1].unread_s == 0.0
+        assert talk.app.calls[1].waited_s == 0.0
 
 
 @pytest.mark.parametrize("before", [b"", GET, b"\r\n"], ids=["nothing", "a call", "a blank line"])
@@ -895,8 +895,8 @@ async def test_a_call_that_waits_for_its_turn_learns_that_its_connection_is_repl
 
 async def test_a_connection_that_gives_its_place_drops_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls that wait for their turn would otherwise be served on a connection that nobody counts."""
-    monkeypatch.setattr(lines.ClientLines, "wait", lambda self, client, do, size=0, begun=False: None)
-    monkeypatch.setattr(lines, "SLICE_S", -1.0)
+    monkeypatch.setattr(lanes.ClientLanes, "wait", lambda self, client, do, size=0, begun=False: None)
+    monkeypatch.setattr(lanes, "SLICE_S", -1.0)
     async with talking() as talk:
         await talk.send(GET + GET)
         assert talk.connection._behind
@@ -970,12 +970,12 @@ def _with_a_wide_tail(talk: Talk) -> None:
 
 async def _tail_is_sent(talk: Talk, seconds: float) -> None:
     assert talk.connection.state is ConnectionState.CLOSING
-    assert talk.connection._writer.held
+    assert talk.connection._writer.waits_for_client
     now_s = asyncio.get_running_loop().time()
     # The client reads steadily, far faster than READ_BYTES_MIN in each head_s, and reaches the tail after `seconds`.
     talk.connection._deadline_s -= seconds
     read = 0
-    while talk.connection._is_held():  # until the transport reports that the client has read enough
+    while talk.connection._must_wait():  # until the transport reports that the client has read enough
         read += len(await talk.read())
         await asyncio.sleep(0)
     assert talk.connection.unread_bytes, "the tail waits in the transport"

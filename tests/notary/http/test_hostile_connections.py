@@ -273,6 +273,29 @@ def test_one_connection_too_many_is_overloaded(impatient: NotaryProcess) -> None
     assert status == 200
 
 
+def test_a_party_with_all_connections_keeps_nobody_out(own_directory: NotaryDirectory, bank: Bank, acceptors: int) -> None:
+    """Two addresses of one party have all connections, each with an admitted submission. Clients of other addresses still get an eighth."""
+    settings = {"HTTP_CONNECTIONS_MAX": CONNECTIONS_MAX, "HTTP_ACCEPTOR_PROCESSES": min(acceptors, 1)}
+    with NotaryProcess.start(own_directory.config, settings=settings) as process, contextlib.ExitStack() as stack:
+
+        def connect(source: str) -> Wire:
+            return stack.enter_context(Wire(process.url, source))
+
+        of_party = [connect(f"127.0.0.{2 + number % 2}") for number in range(CONNECTIONS_MAX)]
+        for wire in of_party:
+            body = bank.body(spend())
+            assert wire.send(post_head(len(body)) + body).answer()[0] == 200
+        for source in ("127.0.0.4", "127.0.0.5"):
+            assert connect(source).send(GET).answer()[0] == 200
+        assert connect("127.0.0.6").answer()[0] == 503
+        served = 0
+        for wire in of_party:
+            with contextlib.suppress(ConnectionResetError):
+                served += wire.send(GET).answer()[0] == 200
+        assert served == CONNECTIONS_MAX - 2
+        assert process.stop() == 0
+
+
 @contextlib.contextmanager
 def _dripping(wire: Wire, drop: bytes) -> Iterator[None]:
     """Send these bytes again and again, in the background."""

@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 
 from notary import parties
-from notary.http import lines
+from notary.http import lanes
 from tests.notary.http.checked_client import Wire, post_head
 from tests.notary.http.test_app import Service, serving
 from tests.notary.party import Bank, spend
@@ -67,7 +67,7 @@ async def test_submissions_are_shed_without_being_read(own_directory: NotaryDire
 
     A body that stops gets it at a deadline, and one that breaks off into garbage gets it too.
     """
-    monkeypatch.setattr(lines, "SLICE_S", 60.0)  # garbage that comes before the turn of its call gets a 400
+    monkeypatch.setattr(lanes, "SLICE_S", 60.0)  # garbage that comes before the turn of its call gets a 400
 
     def talk(wire: Wire, what: str) -> None:
         pieces, statuses, ends = SHED[what]

@@ -17,7 +17,7 @@ import uvloop
 
 from notary.client import tls_context
 from notary.duty_cycle import DutyCycle
-from notary.http import lines
+from notary.http import lanes
 from notary.http import server as server_module
 from notary.http.app import App
 from notary.http.call import Application
@@ -25,9 +25,23 @@ from notary.http.machine import ConnectionState
 from notary.http.server import Server, bind
 from notary.http.settings import HttpSettings
 from notary.tls import Certificates, TlsFiles
+from ordering.errors import Overloaded
 from tests.clients.load import until
 from tests.notary.certificates import Authority
-from tests.notary.http.test_connection import GET, GET_LARGE, LARGE, LAST, LAST_LARGE, Scripted, address_of, connected, head, served, turns
+from tests.notary.http.test_connection import (
+    CHUNKS_END,
+    GET,
+    GET_LARGE,
+    LARGE,
+    LAST,
+    LAST_LARGE,
+    Scripted,
+    address_of,
+    connected,
+    head,
+    served,
+    turns,
+)
 from tests.notary.http.test_in_flight import garbage
 from tests.notary.test_gate import Clock
 from tests.open_files import lowest_free, open_files_max
@@ -62,7 +76,7 @@ async def received(client: socket.socket) -> bytes:
 
 async def test_a_burst_is_accepted_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many connections as a turn of the loop has time for are made in it, not one: under load turns are long, and probes wait too."""
-    monkeypatch.setattr(lines, "UNAUTHENTICATED_TURN_S", 1.0)
+    monkeypatch.setattr(lanes, "UNAUTHENTICATED_TURN_S", 1.0)
     monkeypatch.setattr(server_module, "ACCEPT_TURN_S", 1.0)
     async with waiting_burst() as server:
         assert not server.connections
@@ -109,7 +123,7 @@ async def test_without_descriptors_it_waits(caplog: pytest.LogCaptureFixture) ->
 def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn of the loop has time for one thing that a client without an admitted submission asks for, and one call is a slice of it."""
     for name in ("UNAUTHENTICATED_TURN_S", "AUTHENTICATED_TURN_S", "SLICE_S"):
-        monkeypatch.setattr(lines, name, 0.0)
+        monkeypatch.setattr(lanes, name, 0.0)
     monkeypatch.setattr(server_module, "ACCEPT_TURN_S", 1.0)
 
 
@@ -192,7 +206,7 @@ async def test_authenticated_clients_and_calls_that_are_decided_give_no_place() 
     async with full_server(3, app) as (_, connect):
         authenticated, decided, idle = [await connect("127.0.0.1") for _ in range(3)]
         assert await is_served(authenticated)
-        await asyncio.get_running_loop().sock_sendall(decided, head("/read") + b"0\r\n\r\n")
+        await asyncio.get_running_loop().sock_sendall(decided, head("/read") + CHUNKS_END)
         await turns()
         assert await is_served(idle)
         app.calls[0].parties.add(b"O=Proven")
@@ -276,6 +290,26 @@ async def test_clients_that_do_not_answer_the_end_of_tls_give_place(tmp_path: Pa
     await server.stop(1)
 
 
+async def test_a_replaced_long_poll_does_not_wait_for_the_end_of_tls(tmp_path: Path) -> None:
+    """Its client reads the answer, which an acceptor process gets some turns later, and does not close the connection. Nobody counts it."""
+    app = Scripted()
+    server, context = await secured(tmp_path, app=app)
+    with await silent(server, context, b"") as client:
+        await asyncio.to_thread(client.sendall, head("/read") + CHUNKS_END)
+        await until(lambda: "complete" in app.heard)
+        [connection], [poll] = server.connections, app.calls
+        poll.left = lambda: None
+        assert connection.give_way(Overloaded("too many", 1))
+        poll.answer((200, [], b"polled"))
+        assert connection.state is ConnectionState.CLOSING
+        now_s = asyncio.get_running_loop().time()
+        connection.check(now_s)
+        connection.check(now_s + server.settings.goodbye_s + 0.1)
+        await turns()
+        assert not server.connections
+    await server.stop(1)
+
+
 async def test_a_server_that_stops_does_not_wait_for_the_end_of_tls(tmp_path: Path) -> None:
     """A client that has its last answer, and does not close the connection, would keep the server until the end of its time to stop."""
     server, context = await secured(tmp_path)
@@ -296,7 +330,7 @@ async def test_handshakes_count_in_the_slice_that_begins_them(tmp_path: Path) ->
     """They take their time in later turns. Else a client without a key could take more than its part of the time with them."""
     server, context = await secured(tmp_path)
     clock = Clock()
-    server.duty = server.lines._duty = DutyCycle(clock, lambda: True)
+    server.duty = server.lanes._duty = DutyCycle(clock, lambda: True)
     address = address_of(server)
     first = await asyncio.to_thread(lambda: context.wrap_socket(socket.create_connection(address), server_hostname="localhost"))
     with first, socket.create_connection(address):
@@ -357,23 +391,118 @@ async def test_clients_that_keep_their_places_shield_no_others() -> None:
         assert len(full.connections) == 6
 
 
-@pytest.mark.parametrize("waits", ["in its line", "for its handshake"])
+async def full_of_parties(connect: Callable[[str], Awaitable[socket.socket]], app: Scripted, parties: str) -> list[socket.socket]:
+    """Connect once for each letter, the name of a party. Each has two addresses, and each connection has an admitted submission."""
+    clients = []
+    for number, party in enumerate(parties):
+        clients.append(await connect(f"127.0.{ord(party)}.{1 + number % 2}"))
+        assert await is_served(clients[-1])
+        app.calls[-1].parties.add(party.encode())
+    return clients
+
+
+async def test_a_party_keeps_seven_eighths_of_the_places() -> None:
+    """A party with two addresses has all places. New clients get an eighth of them, and no more from any number of addresses."""
+    app = Scripted()
+    async with full_server(16, app) as (full, connect):
+        of_party = await full_of_parties(connect, app, "P" * 16)
+        assert not await is_served(await connect("127.0.80.1")), "its address has more than an eighth"
+        new = [await connect(f"127.0.0.{number}") for number in range(2, 6)]
+        assert [await is_served(client) for client in new] == [True, True, False, False]
+        ended = of_party[0], of_party[2]  # the oldest of an address
+        assert [await received(client) for client in ended] == [b"", b""]
+        assert all([await is_served(client) for client in of_party if client not in ended])
+        assert len(full.connections) == 16
+
+
+async def test_the_party_with_the_most_by_weight_gives_places() -> None:
+    """Its connections between two calls end first. A party with no more than its share keeps all of its own."""
+    app = Scripted()
+    async with full_server(16, app) as (full, connect):
+        full.weight_of = lambda party: 3 if party == b"P" else 1
+        clients = await full_of_parties(connect, app, "PPPPPPPPPPPQQQQQ")
+        first, idle = clients[11], clients[13]
+        await asyncio.get_running_loop().sock_sendall(first, head("/read"))
+        await turns()
+        assert await is_served(await connect("127.0.0.2"))
+        assert await received(idle) == b""
+        app.calls[-1].parties.add(b"R")
+        assert await is_served(await connect("127.0.0.3"))
+        assert [await is_served(client) for client in clients[:11]].count(True) == 11
+        assert app.heard == []
+
+
+async def test_a_body_that_loses_its_place_gets_the_reason() -> None:
+    """All connections of the party have a call whose body still comes. It may be sent again later."""
+    app = Scripted()
+    async with full_server(8, app) as (_, connect):
+        of_party = await full_of_parties(connect, app, "P" * 8)
+        for client in of_party:
+            await asyncio.get_running_loop().sock_sendall(client, head("/read"))
+        await turns()
+        assert await is_served(await connect("127.0.0.2"))
+        answer = await received(of_party[0])
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b"retry-after: 1" in answer
+        assert b"your party has more than its share" in answer
+
+
+async def test_a_decision_under_way_is_the_last_answer_of_a_connection_that_gives_its_place() -> None:
+    """Else a party whose every connection has a call under way would keep all others out. Only an eighth may end so at a time."""
+    app = Scripted()
+    async with full_server(8, app) as (full, connect):
+        of_party = await full_of_parties(connect, app, "P" * 8)
+        for number, client in enumerate(of_party):
+            await asyncio.get_running_loop().sock_sendall(client, head(f"/read/{number}") + CHUNKS_END + GET)
+        await turns()
+        decided = {call.path: call for call in app.calls}
+        assert await is_served(await connect("127.0.0.2"))
+        app.calls[-1].parties.add(b"Q")
+        await asyncio.sleep(2 * server_module.PARTIES_S)
+        assert not await is_served(await connect("127.0.0.3"))
+        decided["/read/0"].answer((200, [], b"decided"))
+        answer = await received(of_party[0])
+        assert b"connection: close" in answer
+        assert answer.endswith(b"decided"), "the call behind it is dropped"
+        assert await received(of_party[0]) == b""
+        of_party[0].close()
+        await until(lambda: len(full.connections) == 8)
+        assert await is_served(await connect("127.0.0.3"))
+        decided["/read/1"].answer((200, [], b"decided"))
+        assert b"connection: close" not in await received(of_party[1])
+
+
+async def test_a_connection_that_has_closed_gives_no_second_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in the list of the party's connections until it closes."""
+    monkeypatch.setattr(server_module, "PARTIES_S", 60.0)
+    app = Scripted()
+    async with full_server(24, app) as (full, connect):
+        of_party = await full_of_parties(connect, app, "P" * 24)
+        assert await is_served(await connect("127.0.0.2"))
+        of_party[2].close()
+        await until(lambda: full._count == 23)
+        assert [await is_served(await connect(f"127.0.0.{number}")) for number in (3, 4)] == [True, True]
+        assert full._count == 24
+        await until(lambda: len(full.connections) == 24)
+
+
+@pytest.mark.parametrize("waits", ["in its lane", "for its handshake"])
 async def test_clients_that_do_not_shake_hands_give_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: str) -> None:
     """Silent connections that are not made yet hold no places against another address, which also counts them no longer."""
-    if waits == "in its line":
-        may_go, wait = lines.ClientLines.may_go, lines.ClientLines.wait
+    if waits == "in its lane":
+        may_go, wait = lanes.ClientLanes.may_go, lanes.ClientLanes.wait
 
-        def never_may_go(self: lines.ClientLines, client: lines.ClientKey, *, begun: bool = False) -> bool:
+        def never_may_go(self: lanes.ClientLanes, client: lanes.ClientKey, *, begun: bool = False) -> bool:
             return client.network != "127.0.0.2" and may_go(self, client, begun=begun)
 
         def wait_for_ever(
-            self: lines.ClientLines, client: lines.ClientKey, do: Callable[[float], None], *, size: int = 0, begun: bool = False
+            self: lanes.ClientLanes, client: lanes.ClientKey, do: Callable[[float], None], *, size: int = 0, begun: bool = False
         ) -> None:
             if client.network != "127.0.0.2":
                 wait(self, client, do, size=size, begun=begun)
 
-        monkeypatch.setattr(lines.ClientLines, "may_go", never_may_go)
-        monkeypatch.setattr(lines.ClientLines, "wait", wait_for_ever)
+        monkeypatch.setattr(lanes.ClientLanes, "may_go", never_may_go)
+        monkeypatch.setattr(lanes.ClientLanes, "wait", wait_for_ever)
     server, context = await secured(tmp_path, HttpSettings(connections_max=4))
     async with AsyncExitStack() as stack:
         for _ in range(4):

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from notary import parties
-from notary.gate import UNREAD_S_MAX, UnsupportedMediaType
+from notary.gate import CONNECTION_WAIT_S_MAX, UnsupportedMediaType
 from notary.http.call import Call
 from notary.http.submission import TICKET_BYTES_MAX, TRACEPARENT_BYTES_MAX, SubmissionCall, _form_of, ticket_of
 from ordering.errors import Overloaded
@@ -167,11 +167,11 @@ async def test_a_body_that_waited_in_its_connection_is_late_at_the_gate(tmp_path
     rejected: list[Exception] = []
     taker: Any = SimpleNamespace(rejected=lambda call, problem, since_s: rejected.append(problem))
     parties.write(tmp_path / "parties.json", {})
-    for unread_s in (0.0, 1.01 * UNREAD_S_MAX):
+    for waited_s in (0.0, 1.01 * CONNECTION_WAIT_S_MAX):
         call = Call("POST", "/v1/submissions", b"", [(b"content-type", b"application/json")], lambda call, answer, after_body: None)
-        call.unread_s = unread_s
+        call.waited_s = waited_s
         SubmissionCall(call, gate_of(tmp_path / "parties.json", Clock()), taker).piece(b"{")
-        assert len(rejected) == (unread_s > UNREAD_S_MAX)
+        assert len(rejected) == (waited_s > CONNECTION_WAIT_S_MAX)
     assert isinstance(rejected[0], Overloaded)
 
 

@@ -13,7 +13,7 @@ from joiner import AdmittedSubmission
 from notary import decision as decisions
 from notary import parties, wire
 from notary.duty_cycle import DutyCycle
-from notary.gate import HELD_S, Gate
+from notary.gate import BUSY_CHECK_S, Gate
 from notary.http import in_flight, turns
 from notary.http.call import Answer, Call
 from notary.http.in_flight import InFlight
@@ -487,8 +487,8 @@ async def test_no_body_is_decoded_while_answers_are_behind(own_directory: Notary
         if acceptors:  # before this answer its process learns of the standing queue
             assert (await service.post(bank.body(spend()))).status_code == 200
         call = asyncio.create_task(service.post(bank.body(spend())))
-        await until(lambda: bool(acceptors or service.worker.gate._asked), 0)
-        await asyncio.sleep(4 * HELD_S)
+        await until(lambda: bool(acceptors or service.worker.gate._lanes), 0)
+        await asyncio.sleep(4 * BUSY_CHECK_S)
         assert not call.done()
         assert service.worker.index.position_next == acceptors
         unanswered.leave()

@@ -1,13 +1,13 @@
-"""The lines of clients: they determine which clients are served in a turn of the event loop, in which order, and for how long.
+"""The lanes of clients: they determine which clients are served in a turn of the event loop, in which order, and for how long.
 
-A client waits in the line of its party if a submission was admitted on its connection, else in the line of its address. The lines take
+A client waits in the lane of its party if a submission was admitted on its connection, else in the lane of its address. The lanes take
 turns, a slice of time each. Authenticated clients (`notary.duty_cycle`) have more time in each turn than others. So returning clients do
 not wait behind unknown ones.
 
-A line is backlogged if its submissions wait long at the gate. The gate would reject further submissions of that line, and reading them only
-to reject them would cost the other lines' time. So clients of a backlogged line are read for a small part of the time, the oldest first,
+A lane is backlogged if its submissions wait long at the gate. The gate would reject further submissions of that lane, and reading them only
+to reject them would cost the other lanes' time. So clients of a backlogged lane are read for a small part of the time, the oldest first,
 and are rejected.
-Once the line is not backlogged, its newest client is read first (adaptive LIFO). So the submissions that are decided were sent just before.
+Once the lane is not backlogged, its newest client is read first (adaptive LIFO). So the submissions that are decided were sent just before.
 The price: the clients of rejected submissions learn late that they send too many.
 """
 
@@ -26,23 +26,23 @@ AUTHENTICATED_TURN_S = 0.006
 ADDRESSES_MAX: Final = 10_000
 """The number of remembered addresses with an admitted submission. The oldest is forgotten first."""
 SLICE_S = 0.0005
-"""The time slice of one line, after which the next line has its turn."""
+"""The time slice of one lane, after which the next lane has its turn."""
 BACKLOGGED_PART: Final = 0.05
-"""The part of the time in which clients of backlogged lines are read, besides those that have waited for `LATE_S`."""
+"""The part of the time in which clients of backlogged lanes are read, besides those that have waited for `LATE_S`."""
 REJECTING_S_MAX: Final = 0.002
 """The maximum unused time of that part that is saved for later turns."""
 LATE_S: Final = 5.0
 """A client that has waited this long is read in any case, before newer ones, so that each client learns when to send again."""
-UNREAD_BYTES_MAX: Final = 128 << 20
-"""While the unread bytes of waiting clients exceed this limit, the oldest clients are read in any case, too."""
+WAITING_BYTES_MAX: Final = 128 << 20
+"""While the bytes of waiting clients exceed this limit, the oldest clients are read in any case, too."""
 NEWEST_FIRST_S: Final = 0.1
-"""The newest client of a line is read first if the oldest has waited this long, which is longer than a burst lasts."""
-HELD_S: Final = 0.002
-"""The time between two checks of the backlogged lines while no other line has waiting clients."""
+"""The newest client of a lane is read first if the oldest has waited this long, which is longer than a burst lasts."""
+BACKLOG_CHECK_S: Final = 0.002
+"""The time between two checks of the backlogged lanes while no other lane has waiting clients."""
 
 
 class ClientKey(NamedTuple):
-    """The properties of a client that determine its line."""
+    """The properties of a client that determine its lane."""
 
     network: str
     """Its address (`notary.http.call.Call.network`)."""
@@ -50,7 +50,7 @@ class ClientKey(NamedTuple):
     """The parties of new submissions that were admitted on its connection."""
 
     @property
-    def line(self) -> str:
+    def lane(self) -> str:
         """Its party if it has exactly one, else its address."""
         return next(iter(self.parties)).decode() if len(self.parties) == 1 else self.network
 
@@ -65,39 +65,39 @@ class _Waiting(NamedTuple):
     size: int
 
 
-_Lines: TypeAlias = OrderedDict[tuple[str, bool], deque[_Waiting]]
-"""The lines by name, and by whether the line is for bodies that have begun."""
+_Lanes: TypeAlias = OrderedDict[tuple[str, bool], deque[_Waiting]]
+"""The lanes by name, and by whether the lane is for bodies that have begun."""
 
 
-class ClientLines:
-    """The lines of one server. One event loop."""
+class ClientLanes:
+    """The lanes of one server. One event loop."""
 
     def __init__(self, duty: DutyCycle) -> None:
         """In the active slices of `duty`, unauthenticated clients are served too."""
         self._duty = duty
         self.is_backlogged: Callable[[ClientKey], bool] = lambda client: False
-        """Returns True if the client's line is backlogged. The application sets it."""
+        """Returns True if the client's lane is backlogged. The application sets it."""
         self.ends = False
         """True once the server stops. Then all bytes that have come are read, since the server is about to close the connections."""
         self._until_s: float | None = None  # the end of this turn; None while no turn has begun
         self._slice_until_s = 0.0
-        self._unauthenticated: _Lines = OrderedDict()
+        self._unauthenticated: _Lanes = OrderedDict()
         """In the order of their turns, as `_authenticated`."""
-        self._authenticated: _Lines = OrderedDict()
+        self._authenticated: _Lanes = OrderedDict()
         self._rejecting_s = 0.0
-        """The time left for backlogged lines. It grows by a part of the time that passes."""
+        """The time left for backlogged lanes. It grows by a part of the time that passes."""
         self._counted_s = 0.0
         """The time at which `_rejecting_s` was last increased."""
-        self._held_timer: asyncio.TimerHandle | None = None
-        self._unread_bytes = 0
+        self._backlog_timer: asyncio.TimerHandle | None = None
+        self._waiting_bytes = 0
         """The bytes in memory of the waiting clients."""
         self._authenticated_addresses: dict[str, None] = {}
         """Addresses with an admitted submission, the latest last."""
 
     def stop(self) -> None:
         """Cancel the timer."""
-        if self._held_timer is not None:
-            self._held_timer.cancel()
+        if self._backlog_timer is not None:
+            self._backlog_timer.cancel()
 
     def remember(self, network: str) -> None:
         """Remember an address: a call was answered on a connection that had an admitted submission."""
@@ -113,8 +113,8 @@ class ClientLines:
     def may_go(self, client: ClientKey, *, begun: bool = False) -> bool:
         """Returns True if work for a client may be done at once. It begins a slice of time.
 
-        Returns False once the time of this turn is used up, or while other clients of its line wait. `begun`: the work is to read the rest
-        of a body, which was accepted with its first piece. Such work has a line of its own, which is never backlogged: half a body would
+        Returns False once the time of this turn is used up, or while other clients of its lane wait. `begun`: the work is to read the rest
+        of a body, which was accepted with its first piece. Such work has a lane of its own, which is never backlogged: half a body would
         only fill the memory.
         """
         now_s = time.perf_counter()
@@ -126,7 +126,7 @@ class ClientLines:
             return False
         if now_s > self._until_s + (AUTHENTICATED_TURN_S - UNAUTHENTICATED_TURN_S if is_authenticated else 0):
             return False
-        if (client.line, begun) in (self._authenticated if is_authenticated else self._unauthenticated):
+        if (client.lane, begun) in (self._authenticated if is_authenticated else self._unauthenticated):
             return False
         if not begun and not self.ends and self.is_backlogged(client):
             return False
@@ -143,11 +143,11 @@ class ClientLines:
         self._until_s -= seconds
 
     def wait(self, client: ClientKey, do: Callable[[float], None], *, size: int = 0, begun: bool = False) -> None:
-        """Call `do` when it is the turn of the client's line, in a later turn of the loop (`may_go`). `size`: its bytes in memory."""
-        self._unread_bytes += size
+        """Call `do` when it is the turn of the client's lane, in a later turn of the loop (`may_go`). `size`: its bytes in memory."""
+        self._waiting_bytes += size
         now_s = time.perf_counter()
-        lines = self._authenticated if self._is_authenticated(client) else self._unauthenticated
-        lines.setdefault((client.line, begun), deque()).append(_Waiting(now_s, client, do, size))
+        lanes = self._authenticated if self._is_authenticated(client) else self._unauthenticated
+        lanes.setdefault((client.lane, begun), deque()).append(_Waiting(now_s, client, do, size))
         if self._until_s is None:
             self._begin_turn(now_s)
 
@@ -156,27 +156,27 @@ class ClientLines:
         asyncio.get_running_loop().call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
-        """Do waiting work, a slice of time for each line in turn, and at least one piece of work."""
+        """Do waiting work, a slice of time for each lane in turn, and at least one piece of work."""
         now_s = time.perf_counter()
         self._rejecting_s = min(self._rejecting_s + (now_s - self._counted_s) * BACKLOGGED_PART, REJECTING_S_MAX)
         self._counted_s = now_s
-        held = 0
+        must_wait = 0
         is_active = self.ends or self._duty.is_active()
         try:
-            held += self._take_up(self._authenticated, AUTHENTICATED_TURN_S - UNAUTHENTICATED_TURN_S)
+            must_wait += self._serve(self._authenticated, AUTHENTICATED_TURN_S - UNAUTHENTICATED_TURN_S)
             if is_active:
-                held += self._take_up(self._unauthenticated, UNAUTHENTICATED_TURN_S)
+                must_wait += self._serve(self._unauthenticated, UNAUTHENTICATED_TURN_S)
         finally:  # a bug in one client's work must not keep the others from their turns
             self._until_s = None
-            if len(self._authenticated) + len(self._unauthenticated) * is_active > held:
+            if len(self._authenticated) + len(self._unauthenticated) * is_active > must_wait:
                 self._begin_turn(time.perf_counter())
-            elif held and self._held_timer is None:
-                self._held_timer = asyncio.get_running_loop().call_later(HELD_S, self._serve_held)
+            elif must_wait and self._backlog_timer is None:
+                self._backlog_timer = asyncio.get_running_loop().call_later(BACKLOG_CHECK_S, self._check_backlogged)
             if self._unauthenticated and not is_active:
                 self._duty.call(self._go_on)
 
-    def _serve_held(self) -> None:
-        self._held_timer = None
+    def _check_backlogged(self) -> None:
+        self._backlog_timer = None
         self._go_on()
 
     def _go_on(self) -> None:
@@ -185,30 +185,30 @@ class ClientLines:
             self._end_turn()
 
     def _may_wait(self, oldest: _Waiting, now_s: float) -> bool:
-        return self._rejecting_s <= 0 and now_s - oldest.since_s < LATE_S and self._unread_bytes <= UNREAD_BYTES_MAX
+        return self._rejecting_s <= 0 and now_s - oldest.since_s < LATE_S and self._waiting_bytes <= WAITING_BYTES_MAX
 
-    def _take_up(self, lines: _Lines, seconds: float) -> int:
-        """Do the work of these lines for this many seconds. Returns the number of backlogged lines that must wait."""
+    def _serve(self, lanes: _Lanes, seconds: float) -> int:
+        """Do the work of these lanes for this many seconds. Returns the number of backlogged lanes that must wait."""
         now_s = time.perf_counter()
         until_s = self._until_s = now_s + seconds
-        names, held = deque(lines), 0
+        names, must_wait = deque(lanes), 0
         while names and now_s <= until_s:
             name = names.popleft()
-            waiting, from_s = lines[name], now_s
+            waiting, from_s = lanes[name], now_s
             begun = name[1]
             is_backlogged = not begun and not self.ends and self.is_backlogged(waiting[0].client)
             if is_backlogged and self._may_wait(waiting[0], now_s):
-                held += 1
+                must_wait += 1
                 continue
             is_late = is_backlogged and now_s - waiting[0].since_s >= LATE_S
             self._slice_until_s = now_s + SLICE_S
-            # A backlogged line has one client at a time: another line may be backlogged for a moment only.
+            # A backlogged lane has one client at a time: another lane may be backlogged for a moment only.
             slice_until_s = now_s if is_backlogged else min(self._slice_until_s, until_s)
             try:
                 for _ in range(len(waiting)):  # work that is added meanwhile has its turn later
                     newest_first = not is_backlogged and NEWEST_FIRST_S < now_s - waiting[0].since_s < LATE_S
                     next_one = waiting.pop() if newest_first else waiting.popleft()
-                    self._unread_bytes -= next_one.size
+                    self._waiting_bytes -= next_one.size
                     next_one.do(now_s - next_one.since_s)
                     now_s = time.perf_counter() + (until_s - self._until_s)  # plus the time that `charge` took from this turn
                     if now_s > slice_until_s:
@@ -217,8 +217,8 @@ class ClientLines:
                 if is_backlogged and not is_late:
                     self._rejecting_s -= now_s - from_s
                 if waiting:
-                    lines.move_to_end(name)
+                    lanes.move_to_end(name)
                     names.append(name)
                 else:
-                    del lines[name]
-        return held
+                    del lanes[name]
+        return must_wait

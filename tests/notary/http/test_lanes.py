@@ -1,4 +1,4 @@
-"""Clients of a backlogged line are read for a part of the time, the oldest first; then the newest, which can still be answered in time."""
+"""Clients of a backlogged lane are read for a part of the time, the oldest first; then the newest, which can still be answered in time."""
 
 import asyncio
 import time
@@ -6,8 +6,8 @@ import time
 import pytest
 
 from notary.duty_cycle import DutyCycle
-from notary.http import lines as lines_module
-from notary.http.lines import ClientKey, ClientLines
+from notary.http import lanes as lanes_module
+from notary.http.lanes import ClientKey, ClientLanes
 from tests.clients.load import until
 
 A, B = ClientKey("192.0.2.1", {b"a"}), ClientKey("192.0.2.1", {b"b"})
@@ -18,7 +18,7 @@ class Taken:
     """The order in which clients were read. Each takes more than its slice of time."""
 
     def __init__(self) -> None:
-        self.lines = ClientLines(DutyCycle(time.perf_counter))
+        self.lanes = ClientLanes(DutyCycle(time.perf_counter))
         self.names: list[str] = []
         self.waited_s: list[float] = []
 
@@ -28,55 +28,55 @@ class Taken:
         def take(waited_s: float) -> None:
             self.names.append(name)
             self.waited_s.append(waited_s)
-            time.sleep(2 * lines_module.SLICE_S)
+            time.sleep(2 * lanes_module.SLICE_S)
 
-        self.lines.wait(client, take, size=size, begun=begun)
+        self.lanes.wait(client, take, size=size, begun=begun)
 
     async def until(self, count: int) -> None:
         """Return when so many were read."""
-        await until(lambda: len(self.names) >= count, lines_module.HELD_S)
+        await until(lambda: len(self.names) >= count, lanes_module.BACKLOG_CHECK_S)
 
     async def some_turns(self) -> None:
         """Return when all that may be read were read."""
-        await asyncio.sleep(10 * lines_module.HELD_S)
+        await asyncio.sleep(10 * lanes_module.BACKLOG_CHECK_S)
 
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> Taken:
-    """There is time for all clients but those of backlogged lines, which have no part of it."""
+    """There is time for all clients but those of backlogged lanes, which have no part of it."""
     for name in ("UNAUTHENTICATED_TURN_S", "AUTHENTICATED_TURN_S", "LATE_S", "NEWEST_FIRST_S"):
-        monkeypatch.setattr(lines_module, name, 60.0)
-    monkeypatch.setattr(lines_module, "BACKLOGGED_PART", 0.0)
+        monkeypatch.setattr(lanes_module, name, 60.0)
+    monkeypatch.setattr(lanes_module, "BACKLOGGED_PART", 0.0)
     return Taken()
 
 
 @pytest.mark.parametrize("backlogged", [A, NOBODY])
 async def test_a_backlogged_line_has_a_part_of_the_time(taken: Taken, monkeypatch: pytest.MonkeyPatch, backlogged: ClientKey) -> None:
     """Most of what its clients send is rejected. They are read after others, as far as their part of the time goes, and at last anyway."""
-    taken.lines.is_backlogged = backlogged.__eq__
+    taken.lanes.is_backlogged = backlogged.__eq__
     for client, name in ((backlogged, "first"), (backlogged, "second"), (B, "other")):
         taken.wait(client, name)
     await taken.some_turns()
     assert taken.names == ["other"]
-    assert (taken.lines.may_go(backlogged), taken.lines.may_go(B)) == (False, True)
-    taken.lines._rejecting_s = 1e-9  # time for one
+    assert (taken.lanes.may_go(backlogged), taken.lanes.may_go(B)) == (False, True)
+    taken.lanes._rejecting_s = 1e-9  # time for one
     await taken.until(2)
     await taken.some_turns()
     assert taken.names == ["other", "first"]
-    monkeypatch.setattr(lines_module, "LATE_S", 0.0)
+    monkeypatch.setattr(lanes_module, "LATE_S", 0.0)
     await taken.until(3)
     assert taken.names == ["other", "first", "second"]
 
 
 async def test_one_that_floods_does_not_use_up_the_time_of_others(taken: Taken) -> None:
-    """Backlogged lines take turns, a client each, and clients that are read because they have waited for long cost no other its time."""
-    taken.lines.is_backlogged = lambda client: True
+    """Backlogged lanes take turns, a client each, and clients that are read because they have waited for long cost no other its time."""
+    taken.lanes.is_backlogged = lambda client: True
     for name in ("a late one", "its second"):
         taken.wait(A, name)
-    waiting = taken.lines._authenticated[A.line, False]
-    waiting[0] = waiting[0]._replace(since_s=waiting[0].since_s - lines_module.LATE_S)
+    waiting = taken.lanes._authenticated[A.lane, False]
+    waiting[0] = waiting[0]._replace(since_s=waiting[0].since_s - lanes_module.LATE_S)
     taken.wait(B, "another")
-    taken.lines._rejecting_s = 1e-9  # time for one
+    taken.lanes._rejecting_s = 1e-9  # time for one
     await taken.until(2)
     await taken.some_turns()
     assert taken.names == ["a late one", "another"]
@@ -84,29 +84,29 @@ async def test_one_that_floods_does_not_use_up_the_time_of_others(taken: Taken) 
 
 async def test_the_newest_is_read_first_where_one_has_waited_too_long(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a burst the oldest is first. Behind a backlog that is longer than a burst, the newest is: it can still be answered in time."""
-    taken.lines.is_backlogged = A.__eq__
+    taken.lanes.is_backlogged = A.__eq__
     for name in ("old", "newer", "newest"):
         taken.wait(A, name)
-    monkeypatch.setattr(lines_module, "NEWEST_FIRST_S", 0.0)
-    taken.lines._rejecting_s = 1e-9  # time for one, which is rejected
+    monkeypatch.setattr(lanes_module, "NEWEST_FIRST_S", 0.0)
+    taken.lanes._rejecting_s = 1e-9  # time for one, which is rejected
     await taken.until(1)
     assert taken.names == ["old"]
-    taken.lines.is_backlogged = B.__eq__
+    taken.lanes.is_backlogged = B.__eq__
     await taken.until(3)
     assert taken.names == ["old", "newest", "newer"]
     assert taken.waited_s[1] < taken.waited_s[2], "each gets the time for which it has waited"
     for name in ("one", "two"):
         taken.wait(A, name)
-    monkeypatch.setattr(lines_module, "NEWEST_FIRST_S", 60.0)
+    monkeypatch.setattr(lanes_module, "NEWEST_FIRST_S", 60.0)
     await taken.until(5)
     assert taken.names[3:] == ["one", "two"]
 
 
 @pytest.mark.parametrize("begun", [False, True])
 async def test_a_flood_of_newer_ones_keeps_nobody_waiting_for_ever(taken: Taken, monkeypatch: pytest.MonkeyPatch, begun: bool) -> None:
-    """A flood of look-ups never makes its line backlogged. One that has waited for long goes first there, too, however many come after."""
-    monkeypatch.setattr(lines_module, "NEWEST_FIRST_S", 0.0)
-    monkeypatch.setattr(lines_module, "LATE_S", 0.0)
+    """A flood of look-ups never makes its lane backlogged. One that has waited for long goes first there, too, however many come after."""
+    monkeypatch.setattr(lanes_module, "NEWEST_FIRST_S", 0.0)
+    monkeypatch.setattr(lanes_module, "LATE_S", 0.0)
     for name in ("old", "newer", "newest"):
         taken.wait(A, name, begun=begun)
     await taken.until(3)
@@ -115,8 +115,8 @@ async def test_a_flood_of_newer_ones_keeps_nobody_waiting_for_ever(taken: Taken,
 
 async def test_the_bytes_of_those_that_wait_are_bounded(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
     """A flood of large bodies does not fill the memory while it is not read: the oldest are read, and rejected."""
-    monkeypatch.setattr(lines_module, "UNREAD_BYTES_MAX", 100)
-    taken.lines.is_backlogged = A.__eq__
+    monkeypatch.setattr(lanes_module, "WAITING_BYTES_MAX", 100)
+    taken.lanes.is_backlogged = A.__eq__
     for name in ("first", "second", "third", "last"):
         taken.wait(A, name, size=40)
     await taken.until(2)
@@ -126,10 +126,10 @@ async def test_the_bytes_of_those_that_wait_are_bounded(taken: Taken, monkeypatc
 
 async def test_a_body_that_has_begun_is_read_to_its_end(taken: Taken) -> None:
     """It was let in when its first piece came, and half of it would only fill the memory: it does not wait behind the backlog."""
-    taken.lines.is_backlogged = A.__eq__
+    taken.lanes.is_backlogged = A.__eq__
     taken.wait(A, "another")
     await taken.some_turns()
-    assert (taken.lines.may_go(A), taken.lines.may_go(A, begun=True)) == (False, True)
+    assert (taken.lanes.may_go(A), taken.lanes.may_go(A, begun=True)) == (False, True)
     taken.wait(A, "the rest", begun=True)
     await taken.until(1)
     await taken.some_turns()
@@ -138,23 +138,23 @@ async def test_a_body_that_has_begun_is_read_to_its_end(taken: Taken) -> None:
 
 async def test_a_server_that_stops_reads_what_has_come(taken: Taken) -> None:
     """It is about to close the connections, so a backlog keeps nobody waiting any more."""
-    taken.lines.is_backlogged = A.__eq__
+    taken.lanes.is_backlogged = A.__eq__
     taken.wait(A, "last")
     await taken.some_turns()
     assert taken.names == []
-    taken.lines.ends = True
+    taken.lanes.ends = True
     await taken.until(1)
 
 
 async def test_strangers_are_served_in_active_slices(taken: Taken) -> None:
     """During a pause, only clients with an admitted submission go on, or who come from an address with one."""
     now_s = 0.0
-    taken.lines = ClientLines(DutyCycle(lambda: now_s, lambda: True))
-    taken.lines.remember(REMEMBERED.network)
-    assert taken.lines.may_go(NOBODY)
+    taken.lanes = ClientLanes(DutyCycle(lambda: now_s, lambda: True))
+    taken.lanes.remember(REMEMBERED.network)
+    assert taken.lanes.may_go(NOBODY)
     now_s += 0.01
     await asyncio.sleep(0)
-    assert [taken.lines.may_go(client) for client in (A, NOBODY, REMEMBERED)] == [True, False, True]
+    assert [taken.lanes.may_go(client) for client in (A, NOBODY, REMEMBERED)] == [True, False, True]
     for client, name in ((NOBODY, "stranger"), (A, "party"), (REMEMBERED, "one who came back")):
         taken.wait(client, name)
     await taken.some_turns()
@@ -164,29 +164,29 @@ async def test_strangers_are_served_in_active_slices(taken: Taken) -> None:
     now_s += 0.01
     await asyncio.sleep(0)
     taken.wait(NOBODY, "at the end")
-    taken.lines.ends = True
+    taken.lanes.ends = True
     await taken.until(4)
 
 
 async def test_addresses_with_an_admitted_submission_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """New connections from an address where a submission was admitted lately are authenticated; the oldest address is forgotten."""
-    monkeypatch.setattr(lines_module, "UNAUTHENTICATED_TURN_S", 0.0)
-    monkeypatch.setattr(lines_module, "AUTHENTICATED_TURN_S", 60.0)
-    monkeypatch.setattr(lines_module, "ADDRESSES_MAX", 2)
+    monkeypatch.setattr(lanes_module, "UNAUTHENTICATED_TURN_S", 0.0)
+    monkeypatch.setattr(lanes_module, "AUTHENTICATED_TURN_S", 60.0)
+    monkeypatch.setattr(lanes_module, "ADDRESSES_MAX", 2)
     addresses = [ClientKey(f"192.0.2.{number}") for number in range(1, 5)]
-    lines = ClientLines(DutyCycle(time.perf_counter))
-    lines.may_go(B)  # begins the turn
+    lanes = ClientLanes(DutyCycle(time.perf_counter))
+    lanes.may_go(B)  # begins the turn
     time.sleep(0.001)  # noqa: ASYNC251 - the turn's time passes
     for number in (0, 1, 0, 2):
-        lines.remember(addresses[number].network)
-    assert [lines.may_go(client) for client in addresses] == [True, False, True, False]
+        lanes.remember(addresses[number].network)
+    assert [lanes.may_go(client) for client in addresses] == [True, False, True, False]
     await asyncio.sleep(0)
 
 
 async def test_strangers_do_not_hold_up_clients_who_come_back(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new connection from a remembered address is read before those of many others."""
-    monkeypatch.setattr(lines_module, "UNAUTHENTICATED_TURN_S", 0.0)
-    taken.lines.remember("192.0.2.9")
+    monkeypatch.setattr(lanes_module, "UNAUTHENTICATED_TURN_S", 0.0)
+    taken.lanes.remember("192.0.2.9")
     taken.wait(ClientKey("192.0.2.9"), "first")
     for number in range(3):
         taken.wait(ClientKey(f"192.0.2.{number}"), f"stranger {number}")
@@ -196,18 +196,18 @@ async def test_strangers_do_not_hold_up_clients_who_come_back(taken: Taken, monk
 
 
 async def test_nobody_overtakes_the_clients_of_its_line(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work for another line may be done at once, and begins a slice of time."""
-    monkeypatch.setattr(lines_module, "SLICE_S", 60.0)
-    taken.lines.wait(A, lambda waited_s: None)
-    assert not taken.lines.may_go(A)
-    assert taken.lines.slice_is_over()
-    assert taken.lines.may_go(B)
-    assert not taken.lines.slice_is_over()
+    """Work for another lane may be done at once, and begins a slice of time."""
+    monkeypatch.setattr(lanes_module, "SLICE_S", 60.0)
+    taken.lanes.wait(A, lambda waited_s: None)
+    assert not taken.lanes.may_go(A)
+    assert taken.lanes.slice_is_over()
+    assert taken.lanes.may_go(B)
+    assert not taken.lanes.slice_is_over()
 
 
 async def test_little_time_is_saved_for_backlogged_lines(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
     """After hours without a backlog, its rejections do not use the time of others."""
-    monkeypatch.setattr(lines_module, "BACKLOGGED_PART", 1.0)
+    monkeypatch.setattr(lanes_module, "BACKLOGGED_PART", 1.0)
     taken.wait(B, "other")
     await taken.until(1)
-    assert taken.lines._rejecting_s == lines_module.REJECTING_S_MAX
+    assert taken.lanes._rejecting_s == lanes_module.REJECTING_S_MAX
