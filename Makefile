@@ -23,7 +23,7 @@ TWO := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 OWN_BROKERS := tests/deploy tests/deploy/% tests/chaos tests/chaos/% tests/kafka/test_failover.py tests/kafka/test_lost_tails.py
 
 # The other lane has these tests of Spark: a session of its own costs half a minute, but with one session the first lane ended minutes earlier.
-SPARK_BESIDE := tests/spark/test_kafka.py tests/spark/test_kept_state.py tests/spark/test_reading.py
+SPARK_BESIDE := $(addprefix tests/spark/,test_join.py test_kafka.py test_kept_state.py test_reading.py)
 
 # Compiled modules are kept: tests start hundreds of processes, and each would compile the packages again.
 export PYTHONDONTWRITEBYTECODE :=

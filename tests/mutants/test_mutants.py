@@ -21,7 +21,7 @@ RUN_EVERY_TIME = ("fenced incarnations still count", "any content will do", "a r
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_breaks_a_line_that_is_there(mutant: Mutant) -> None:
     """Its code occurs once in its symbol, and the mutated file is valid Python and another program."""
-    for file, broken in mutant.apply(lambda name: Path(ROOT, name).read_text()).items():
+    for file, broken in applied(mutant).items():
         assert broken != unbroken(file)
         ast.parse(broken)
 
@@ -30,11 +30,17 @@ def test_breaks_a_line_that_is_there(mutant: Mutant) -> None:
 def test_no_mutant_names_what_is_not_there(tmp_path: Path) -> None:
     """A mutant that raises `NameError` is noticed at once, whatever the simulator checks."""
     for number, mutant in enumerate(MUTANTS):
-        for at, broken in enumerate(mutant.apply(lambda name: Path(ROOT, name).read_text()).values()):
+        for at, broken in enumerate(applied(mutant).values()):
             (tmp_path / f"m{number}_{at}.py").write_text(f"# {mutant.name}\n{broken}\n")
     command = (sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--select", "F821", tmp_path)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:]
+
+
+@cache
+def applied(mutant: Mutant) -> dict[str, str]:
+    """Returns the mutated files."""
+    return mutant.apply(lambda name: Path(ROOT, name).read_text())
 
 
 @cache

@@ -141,10 +141,10 @@ class NotaryProcess:
             assert word not in printed, f"{word!r} on stderr:\n{printed[-8000:]}"
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
+def wait_until(holds: Callable[[], bool], every_s: float = 0.05) -> None:
     """Wait until the condition holds; only the test's time limit bounds it."""
     while not holds():
-        time.sleep(0.02)
+        time.sleep(every_s)
 
 
 def is_running(pid: int) -> bool:

@@ -106,12 +106,11 @@ def test_the_seeds_of_a_night_hold(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.seconds
-@pytest.mark.parametrize("hash_seed", ["1", "2"])
-def test_a_seed_is_the_same_in_every_process(hash_seed: str) -> None:
+def test_a_seed_is_the_same_in_every_process() -> None:
     """A process with other hashes and other addresses produces the same log, answers and disks, to the byte."""
     seeds = (5, 17, 23, 33)
     code = f"from tests.simulation.simulate import simulate; print([simulate(seed).digest for seed in {seeds}])"
-    environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+    environment = os.environ | {"PYTHONHASHSEED": "1"}
     other = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     assert other.stdout.strip() == str([simulate(seed).digest for seed in seeds])
 

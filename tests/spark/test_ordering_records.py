@@ -167,8 +167,12 @@ def test_what_only_its_size_makes_malformed() -> None:
     """A genesis record without a notary name, and a salvage record of more than 1 MiB, are malformed; one of 1 MiB is not."""
     genesis, head = Genesis(bytes(16), 1, bytes(32), bytes(32), "n", ""), bytes((2, 11)) + bytes(32 + 40) + bytes((1,))
     nameless = encode(genesis)[:-5] + bytes(4) + SIGNATURE
-    count = (1 << 20) - len(head) - 12 - len(SIGNATURE)
-    largest, larger = (head + pack(">QI", 0, number) + b"\x02" * number + SIGNATURE for number in (count, count + 1))
+    hashes, lost = divmod((1 << 20) - len(head) - 12 - len(SIGNATURE), 33)
+    largest, larger = (
+        head + pack(">QI", 0, hashes + number) + (b"\x01" + bytes(32)) * hashes + b"\x02" * number + SIGNATURE
+        for number in (lost, lost + 1)
+    )
+    assert len(largest) == 1 << 20
     for value, kind in ((nameless, "malformed"), (largest, "salvage-items"), (larger, "malformed")):
         assert read(value)["kind"] == kind
         assert (one_by_one.ordering_record(value, (1, 2)) is None) == (kind == "malformed")

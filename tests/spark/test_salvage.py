@@ -306,9 +306,14 @@ def test_a_skipped_sequence_behind_a_sealed_entry(spark: SparkSession, tmp_path:
     assert _found(verified) == [("sequence-gap", entry.offset, "batch 3 of incarnation 1 counts next")]
 
 
-def test_a_trim_behind_a_hole(spark: SparkSession, tmp_path: Path) -> None:
-    """Its root is of more decisions than there are before the hole: it is compared once the payload is there."""
-    history = _history()
+def test_a_trim_and_an_activation_behind_a_hole(spark: SparkSession, tmp_path: Path) -> None:
+    """The root of the trim is of more decisions than there are before the hole: it is compared once the payload is there.
+
+    No reader comes to the activation: all before the hole is verified.
+    """
+    history = History()
+    history.activate(2)
+    history.register(version=3)
     history.payload(1, 1, "a")
     history.entry(1, 1, "a")
     view = replay(history.by_partition)
@@ -317,20 +322,11 @@ def test_a_trim_behind_a_hole(spark: SparkSession, tmp_path: Path) -> None:
     root = replay(history.by_partition).root(2)
     history.owner(Trim(history.key.public_key, View(view.seen, view.history), 2, root))
     assert replay(history.by_partition).trimmed == 2
-    early = {each: [record for record in some if record is not payload] for each, some in history.by_partition.items()}
-    for name, by_partition in (("complete", history.by_partition), ("early", early)):
-        assert _found(_verified(spark, tmp_path / name, by_partition)) == []
-
-
-def test_an_activation_behind_a_hole(spark: SparkSession, tmp_path: Path) -> None:
-    """No reader comes to it: all before the hole is verified."""
-    history = History()
-    history.activate(2)
-    history.register(version=3)
-    history.payload(1, 1, "a")
-    history.entry(1, 1, "a")
-    history.entry(1, 2, "in flight")
+    complete = {each: list(records) for each, records in history.by_partition.items()}
     history.activate(3)
-    assert replay(history.by_partition).ended_by == "hole"
-    verified = _verified(spark, tmp_path, history.by_partition)
-    assert (verified.decided, verified.undecided is not None) == (1, True)
+    early = {each: [record for record in some if record is not payload] for each, some in history.by_partition.items()}
+    assert replay(early).ended_by == "hole"
+    for name, by_partition, decided in (("complete", complete, 2), ("early", early, 1)):
+        verified = _verified(spark, tmp_path / name, by_partition)
+        assert _found(verified) == []
+        assert (verified.decided, verified.undecided is None) == (decided, name == "complete")

@@ -447,9 +447,8 @@ def test_an_export_of_another_log_is_refused(spark: SparkSession, tmp_path: Path
 def test_another_log_time_is_found(spark: SparkSession, tmp_path: Path) -> None:
     """The next time windows depend on it."""
     mine = log_named("")
-    export = export_of(mine.replayed, tmp_path / "plain", mine.last.offset + 1)
-    assert _found(_verified(spark, tmp_path / "1", mine.log.by_partition, mine.party, [export])) == []
+    right = export_of(mine.replayed, tmp_path / "plain", mine.last.offset + 1)
     later = mine.replayed.log_time + 1
-    export = edited(export, tmp_path / "export", manifest=lambda written: written.update(log_time_ms=later))
-    (row,) = _verified(spark, tmp_path / "2", mine.log.by_partition, mine.party, [export]).violations.collect()
-    assert (row.type, row.found) == ("index-mismatch", f"log time {later} ms")
+    wrong = edited(right, tmp_path / "export", manifest=lambda written: written.update(log_time_ms=later))
+    (row,) = _verified(spark, tmp_path, mine.log.by_partition, mine.party, [right, wrong]).violations.collect()
+    assert (row.type, row.found, row.source) == ("index-mismatch", f"log time {later} ms", str(wrong))

@@ -18,6 +18,8 @@ import pytest
 from deploy.local.ports import free_ports
 from notary import cli
 from notary.client import Client, RetryPolicy, Signer, TransactionRequest, Unreachable, tls_context
+from notary.tls import Certificates, TlsFiles
+from ordering.errors import ConfigurationError
 from tests.notary.certificates import DAY, Authority, Pair, serial_of
 from tests.notary.http.checked_client import JSON, SOCKET_S_MAX, WITH_ACCEPTORS
 from tests.notary.party import Bank, fresh_hash, fresh_state, spend
@@ -26,6 +28,8 @@ from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, ser
 Start = Callable[..., NotaryProcess]
 SOON = datetime.timedelta(minutes=5)
 """The distance from now for dates that are nearly reached or just passed; clocks differ by less."""
+CHECKED_S = 0.2
+"""The time between two looks at a worker, which looks at its files every second. A handshake costs milliseconds of a core."""
 
 
 class Service:
@@ -40,6 +44,7 @@ class Service:
         self.process = start(directory.config, settings=tls_settings(acceptors) | settings)
         host, _, port = self.process.url.removeprefix("https://").rpartition(":")
         self.address = host, int(port)
+        self._anonymous = self.context()
 
     def context(self, client: Pair | None = None) -> ssl.SSLContext:
         """Returns a client's context, with this client certificate."""
@@ -63,7 +68,7 @@ class Service:
 
     def shown(self) -> int:
         """The serial number of the certificate on new connections."""
-        with self.connect(self.context()) as connection:
+        with self.connect(self._anonymous) as connection:
             certificate = connection.getpeercert(binary_form=True)
         assert certificate is not None
         return serial_of(certificate)
@@ -71,11 +76,11 @@ class Service:
     def wait_until_shown(self, pair: Pair) -> None:
         """Wait until several new connections in a row, so that each acceptor process had some, get this certificate."""
         number = serial_of(pair.certificate)
-        wait_until(lambda: all(self.shown() == number for _ in range(8)))
+        wait_until(lambda: all(self.shown() == number for _ in range(8)), CHECKED_S)
 
     def metric(self, name: str) -> float:
         """Returns the value of a metric."""
-        text = httpx.get(self.process.url + "/metrics", verify=self.context(), trust_env=False, timeout=60).text
+        text = httpx.get(self.process.url + "/metrics", verify=self._anonymous, trust_env=False, timeout=60).text
         return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(name + " "))
 
 
@@ -117,7 +122,7 @@ def test_nothing_older_than_tls_1_3(serve_tls: Callable[..., Service]) -> None:
             assert b"HTTP" not in plain.recv(1 << 16)
     with service.connect(service.context()) as connection:
         assert connection.version() == "TLSv1.3"
-    wait_until(lambda: service.metric("notary_tls_handshakes_failed_total") == 2)
+    wait_until(lambda: service.metric("notary_tls_handshakes_failed_total") == 2, CHECKED_S)
     other = Authority("Other").put(service.folder / "other-ca.pem")
     for context in (tls_context(other), tls_context()):
         with pytest.raises(ssl.SSLCertVerificationError):
@@ -164,7 +169,7 @@ def test_other_authorities_take_effect_without_a_restart(own_directory: NotaryDi
     old, new = former.client(), present.client()
     assert (is_taken(old), is_taken(new)) == (True, False)
     present.put(own_directory.path / "client-ca.pem")
-    wait_until(lambda: all(is_taken(new) for _ in range(8)))
+    wait_until(lambda: all(is_taken(new) for _ in range(8)), CHECKED_S)
     assert not any(is_taken(old) for _ in range(8))
 
 
@@ -260,7 +265,7 @@ def test_a_certificate_is_renewed_under_load(bank: Bank, serve_tls: Callable[...
                     answered[at] += 1
                 elif "/problems/not-ready" not in answer.text:  # a machine that paused compares its log first
                     failed.append(answer.text)
-                time.sleep(0.01)  # a load, not a full core
+                time.sleep(0.03)  # a load, not a full core
 
     threads = [threading.Thread(target=load, args=(at,)) for at in (0, 1)]
     for thread in threads:
@@ -281,36 +286,33 @@ def test_a_certificate_is_renewed_under_load(bank: Bank, serve_tls: Callable[...
     assert service.metric("notary_tls_problem") == 0
 
 
-@pytest.mark.parametrize(
-    ("acceptors", "what"),
-    [(0, "another-key"), (0, "expired"), (0, "garbage"), (0, "gone"), (2, "another-key")],
-    indirect=["acceptors"],
-    scope="session",
-)
-def test_files_that_do_not_fit_keep_the_pair_in_use(serve_tls: Callable[..., Service], what: str) -> None:
-    """Files that do not match are reported once, in the log and in a metric; the certificate in use stays until the files match again."""
+def test_files_that_do_not_fit_keep_the_pair_in_use(serve_tls: Callable[..., Service], acceptors: int) -> None:
+    """Files that do not match are reported, in the log and in a metric; the certificate in use stays until the files match again."""
     service = serve_tls()
-    expected = serial_of(service.pair.certificate)
+    expected = service.pair
     authority = service.authority
     certificate = service.folder / "server.pem"
-    if what == "another-key":
-        certificate.write_bytes(authority.server().certificate)
-    elif what == "expired":
-        authority.server(since=-2 * DAY, until=-SOON).put(service.folder, "server")
-    elif what == "garbage":
-        certificate.write_bytes(b"garbage")
-    else:
-        certificate.unlink()
-    wait_until(lambda: service.metric("notary_tls_problem") == 1)
-    assert service.shown() == expected
-    complaints = [line for line in service.process.stderr().splitlines() if "is rejected, the present one stays in use" in line]
-    assert complaints
-    assert all(str(certificate) in line for line in complaints)
-    renewed = authority.server(until=60 * DAY)
-    renewed.put(service.folder, "server")
-    wait_until(lambda: service.metric("notary_tls_problem") == 0)
-    service.wait_until_shown(renewed)
-    assert service.metric("notary_tls_certificate_expiry_seconds") > time.time() + 59 * DAY.total_seconds()
+    harms: list[Callable[[], object]] = [
+        lambda: certificate.write_bytes(authority.server().certificate),
+        lambda: authority.server(since=-2 * DAY, until=-SOON).put(service.folder, "server"),
+        lambda: certificate.write_bytes(b"garbage"),
+        certificate.unlink,
+    ]
+    for days, harm in enumerate(harms[:1] if acceptors else harms, 60):
+        before = len(service.process.stderr())
+        harm()
+        wait_until(lambda: service.metric("notary_tls_problem") == 1, CHECKED_S)
+        assert service.shown() == serial_of(expected.certificate)
+        complaints = [
+            line for line in service.process.stderr()[before:].splitlines() if "is rejected, the present one stays in use" in line
+        ]
+        assert complaints
+        assert all(str(certificate) in line for line in complaints)
+        expected = authority.server(until=days * DAY)
+        expected.put(service.folder, "server")
+        wait_until(lambda: service.metric("notary_tls_problem") == 0, CHECKED_S)
+        service.wait_until_shown(expected)
+        assert service.metric("notary_tls_certificate_expiry_seconds") > time.time() + (days - 1) * DAY.total_seconds()
 
 
 def test_sighup_reads_the_certificate_at_once(serve_tls: Callable[..., Service], acceptors: int) -> None:
@@ -368,14 +370,32 @@ BROKEN: dict[str, tuple[str, Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.seconds
-@pytest.mark.parametrize(("name", "harm", "why"), BROKEN.values(), ids=BROKEN)
-def test_files_that_are_wrong_at_the_start(own_directory: NotaryDirectory, name: str, harm: Callable[[Path], object], why: str) -> None:
-    """Bad files at the start give exit 2, the file's name and the remedy."""
+def _wrong(folder: Path, name: str, harm: Callable[[Path], object]) -> None:
+    """Put a service's files there, and harm the one with that name."""
     authority = Authority()
-    authority.put(own_directory.path / "client-ca.pem")
-    authority.server().put(own_directory.path, "server")
-    harm(own_directory.path / name)
+    authority.put(folder / "client-ca.pem")
+    authority.server().put(folder, "server")
+    harm(folder / name)
+
+
+@pytest.mark.parametrize(("name", "harm", "why"), BROKEN.values(), ids=BROKEN)
+def test_files_that_are_wrong_at_the_start(tmp_path: Path, name: str, harm: Callable[[Path], object], why: str) -> None:
+    """Bad files are an error of the configuration, with the file's name and the remedy."""
+    _wrong(tmp_path, name, harm)
+    certificate, key, authorities = (str(tmp_path / file) for file in ("server.pem", "server-key.pem", "client-ca.pem"))
+    files = TlsFiles(certificate, key, authorities, client_cert_required=True)
+    with pytest.raises(ConfigurationError) as raised:
+        Certificates(files)
+    assert why in str(raised.value)
+    assert str(tmp_path / name) in str(raised.value)
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize("broken", ["open-key", "garbage-authorities", "expired"])
+def test_a_worker_with_wrong_files_does_not_start(own_directory: NotaryDirectory, broken: str) -> None:
+    """Bad files at the start give exit 2, the file's name and the remedy."""
+    name, harm, why = BROKEN[broken]
+    _wrong(own_directory.path, name, harm)
     returned = serve_fails(own_directory.config, **tls_settings(), HTTP_TLS_CLIENT_CA_FILE="client-ca.pem")
     assert why in returned
     assert str(own_directory.path / name) in returned

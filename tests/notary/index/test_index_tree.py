@@ -104,8 +104,7 @@ def test_leaves_and_roots_of_any_part(index: Index) -> None:
         assert index.tree.root_at(size) == view_at(size, index.tree.tile).root
 
 
-@pytest.mark.parametrize(("level", "number"), [(0, 3), (0, 200), (1, 0)])
-@pytest.mark.parametrize("at", [0, 8191])
+@pytest.mark.parametrize(("level", "number", "at"), [(0, 3, 0), (0, 200, 8191), (1, 0, 0), (1, 0, 8191)])
 def test_a_tile_that_was_changed_is_not_returned(copied: Path, level: int, number: int, at: int) -> None:
     """A flipped bit in a full tile contradicts the tile above: the tile is not returned, and the index never opens again."""
     key = index_rows.tile_key(level, number)
