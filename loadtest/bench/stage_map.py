@@ -17,6 +17,7 @@ import notary.agreement
 import notary.bodies
 import notary.decide
 import notary.decision
+import notary.duty_cycle
 import notary.gate
 import notary.http
 import notary.http.in_flight
@@ -24,10 +25,12 @@ import notary.index
 import notary.index.tiles
 import notary.metrics
 import notary.parties
+import notary.party_keys
 import notary.quota
 import notary.receipts
 import notary.self_check
 import notary.service
+import notary.tickets
 import notary.tree
 import notary.wire
 import notary.worker
@@ -66,6 +69,7 @@ SERIAL: Final = ("join", "decode of others", "decide", "index", "tree")
 
 CODE: Final[dict[Any, str | None]] = {
     notary.http: "http",
+    notary.duty_cycle: "http",
     notary.http.in_flight.InFlight._answer: "answer",
     notary.worker: None,
     notary.http.in_flight.InFlight._receipt: "answer",
@@ -77,6 +81,8 @@ CODE: Final[dict[Any, str | None]] = {
     notary.bodies: "verify",
     notary.quota: "verify",
     notary.parties: "verify",
+    notary.party_keys: "verify",
+    notary.tickets: "verify",
     notary.decide: "decide",
     notary.index: "index",
     notary.index.tiles: "tree",

@@ -10,13 +10,14 @@ returned an outcome without a valid receipt, which is not written.
 
 import argparse
 import asyncio
+import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from functools import partial
 from ssl import SSLContext
-from typing import IO, Final, TypeAlias, TypeVar
+from typing import IO, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -101,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     tally = _Tally()
     failure: BaseException | None = None
     try:
-        asyncio.run(_Run(arguments, client, stream, name, tally).run())
+        asyncio.run(_interruptible(_Run(arguments, client, stream, name, tally).run()))
     except* (NotaryError, OSError) as group:
         failure = group.exceptions[0]
     if isinstance(failure, Unproven):
@@ -115,6 +116,23 @@ def run(arguments: argparse.Namespace) -> int:
     if tally.problems:
         return EXIT_COULD_NOT
     return EXIT_NO if tally.rejected and arguments.fail_on_rejection else EXIT_DONE
+
+
+async def _interruptible(run: Coroutine[Any, Any, None]) -> None:
+    """Awaits `run`, and raises `KeyboardInterrupt` after SIGINT.
+
+    `asyncio.run` alone cancels its task within the signal handler, between any two steps of a callback. If that one sets the result of a
+    future that the task awaits, the future is cancelled when it is set, and asyncio prints a traceback. The event loop cancels between two
+    callbacks.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    if threading.current_thread() is threading.main_thread():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, task.cancel)
+    try:
+        await run
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 class _Outcome(msgspec.Struct, frozen=True):

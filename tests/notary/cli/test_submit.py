@@ -1,5 +1,6 @@
 """`notary submit`, from its arguments to its exit code, against workers on loopback."""
 
+import asyncio
 import json
 import os
 import pty
@@ -252,6 +253,29 @@ def test_a_silent_pipe_does_not_keep_the_command_from_ending(how: str, key: str)
 
 
 @pytest.mark.seconds
+def test_an_interrupt_while_a_result_is_set(
+    submit: Command, lines: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A signal handler may run between any two steps of a callback, for example of one that sets the result of a thread."""
+    interrupted: list[Any] = []
+
+    def set_result(source: Any, future: Any) -> None:
+        """Sets the result as asyncio's own function does, and is interrupted if the command's first task awaits it."""
+        if not future.done():
+            first: Any = min(asyncio.all_tasks(), key=lambda task: int(task.get_name().removeprefix("Task-")))
+            if first._fut_waiter is future:
+                signal.raise_signal(signal.SIGINT)
+                interrupted.append(future)
+            future.set_result(source.result())
+
+    monkeypatch.setattr(asyncio.futures, "_copy_future_state", set_result)
+    with staged(Worker(Notary(), [])) as [url]:
+        submit.run(lines, "--url", url, code=2)
+    assert interrupted
+    assert submit.err == "notary submit: interrupted\n"
+    assert caplog.records == []
+
+
 def test_a_reader_that_leaves_ends_the_command(key: str, tmp_path: Path) -> None:
     """If the reader of the output leaves, as `head` does, the command ends without a traceback."""
     file = write(tmp_path, [request(number) for number in range(200)])
