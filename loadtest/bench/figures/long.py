@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from itertools import pairwise
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -120,6 +121,11 @@ class LongLoad:
         )
 
 
+def _worker_mib(load: LongLoad, first: Sample, last: Sample) -> list[float]:
+    """Returns the worker's memory, in MiB, at each sample between these two."""
+    return [at.worker_bytes / MIB for at in (*load.samples, last) if first.seconds <= at.seconds <= last.seconds]
+
+
 def figures_of(load: LongLoad) -> dict[str, Any]:
     """Returns the figures of a long load, complete or not."""
     ends = [load.samples[0], *[tenth.sample for tenth in load.tenths]]
@@ -132,11 +138,8 @@ def figures_of(load: LongLoad) -> dict[str, Any]:
                 f"{name}_cpu_s_per_1000": (cpu_s - before.cpu_s[name]) / (tenth.sample.requests - before.requests) * 1000
                 for name, cpu_s in tenth.sample.cpu_s.items()
             },
-            "worker_mib": tenth.sample.worker_bytes / MIB,
-            "worker_mib_max": max(
-                [at.worker_bytes for at in (*load.samples, tenth.sample) if before.seconds <= at.seconds <= tenth.sample.seconds]
-            )
-            / MIB,
+            "worker_mib": fmean(memory := _worker_mib(load, before, tenth.sample)),
+            "worker_mib_max": max(memory),
             "brokers_mib": tenth.sample.brokers_bytes / MIB,
             "index_mib": tenth.index_bytes / MIB,
             "log_mib": tenth.log_bytes / MIB,
