@@ -252,7 +252,6 @@ def test_a_silent_pipe_does_not_keep_the_command_from_ending(how: str, key: str)
         assert "Fatal" not in printed
 
 
-@pytest.mark.seconds
 def test_an_interrupt_while_a_result_is_set(
     submit: Command, lines: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -276,6 +275,7 @@ def test_an_interrupt_while_a_result_is_set(
     assert caplog.records == []
 
 
+@pytest.mark.seconds
 def test_a_reader_that_leaves_ends_the_command(key: str, tmp_path: Path) -> None:
     """If the reader of the output leaves, as `head` does, the command ends without a traceback."""
     file = write(tmp_path, [request(number) for number in range(200)])
