@@ -86,7 +86,7 @@ class Server:
         self._new_clients_max = math.ceil(connections_max / NEW_CLIENTS_PART)
         self._of_parties: list[tuple[int, list[Connection]]] | None = None
         """For each party its weight and its connections, each list with the oldest of an address first. It exists for `PARTIES_S`, or until
-        a connection closes.
+        one of them closes.
         """
         self._last_answers: set[Connection] = set()
         """Connections that are counted no longer, and end with the answer to their call."""
@@ -294,7 +294,8 @@ class Server:
         """Forget a connection that is closed."""
         self.connections.discard(connection)
         self._last_answers.discard(connection)
-        self._of_parties = None
+        if connection.parties:  # strangers that connect and leave must not cost a new list each time
+            self._of_parties = None
         self._forget(connection)
         self.wake_stop_if_empty()
 

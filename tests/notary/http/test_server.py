@@ -21,6 +21,7 @@ from notary.http import lanes
 from notary.http import server as server_module
 from notary.http.app import App
 from notary.http.call import Application
+from notary.http.connection import Connection
 from notary.http.machine import ConnectionState
 from notary.http.server import Server, bind
 from notary.http.settings import HttpSettings
@@ -290,6 +291,15 @@ async def test_clients_that_do_not_answer_the_end_of_tls_give_place(tmp_path: Pa
     await server.stop(1)
 
 
+async def is_closed_after_goodbye(server: Server, connection: Connection) -> None:
+    """A closing connection, the only one of the server, is closed once its client has had `goodbye_s`."""
+    now_s = asyncio.get_running_loop().time()
+    connection.check(now_s)
+    connection.check(now_s + server.settings.goodbye_s + 0.1)
+    await turns()
+    assert not server.connections
+
+
 async def test_a_replaced_long_poll_does_not_wait_for_the_end_of_tls(tmp_path: Path) -> None:
     """Its client reads the answer, which an acceptor process gets some turns later, and does not close the connection. Nobody counts it."""
     app = Scripted()
@@ -302,11 +312,7 @@ async def test_a_replaced_long_poll_does_not_wait_for_the_end_of_tls(tmp_path: P
         assert connection.give_way(Overloaded("too many", 1))
         poll.answer((200, [], b"polled"))
         assert connection.state is ConnectionState.CLOSING
-        now_s = asyncio.get_running_loop().time()
-        connection.check(now_s)
-        connection.check(now_s + server.settings.goodbye_s + 0.1)
-        await turns()
-        assert not server.connections
+        await is_closed_after_goodbye(server, connection)
     await server.stop(1)
 
 
@@ -318,11 +324,7 @@ async def test_a_server_that_stops_does_not_wait_for_the_end_of_tls(tmp_path: Pa
         [connection] = server.connections
         assert connection.state is ConnectionState.CLOSING
         connection.stop()
-        now_s = asyncio.get_running_loop().time()
-        connection.check(now_s)
-        connection.check(now_s + server.settings.goodbye_s + 0.1)
-        await turns()
-        assert not server.connections
+        await is_closed_after_goodbye(server, connection)
     await server.stop(1)
 
 
@@ -484,6 +486,30 @@ async def test_a_connection_that_has_closed_gives_no_second_place(monkeypatch: p
         assert [await is_served(await connect(f"127.0.0.{number}")) for number in (3, 4)] == [True, True]
         assert full._count == 24
         await until(lambda: len(full.connections) == 24)
+
+
+async def test_strangers_that_come_and_go_cost_one_look_at_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strangers have their eighth; one leaves, another comes, and one more is rejected, again and again. A look takes a millisecond."""
+    monkeypatch.setattr(server_module, "PARTIES_S", 60.0)
+    looks: list[Server] = []
+    look = Server._connections_of_parties
+    app = Scripted()
+    async with full_server(24, app) as (full, connect):
+        of_party = await full_of_parties(connect, app, "P" * 24)
+        strangers = [await connect(f"127.0.0.{number}") for number in range(2, 5)]
+        assert all([await is_served(client) for client in strangers])
+        for given in of_party[0], of_party[2], of_party[4]:
+            assert await received(given) == b""
+            given.close()
+        await until(lambda: len(full.connections) == 24)
+        monkeypatch.setattr(Server, "_connections_of_parties", lambda server: looks.append(server) or look(server))
+        for number in range(5, 10):
+            assert not await is_served(await connect("127.0.1.1"))
+            strangers.pop().close()
+            await until(lambda: full._count == 23)
+            strangers.append(await connect(f"127.0.0.{number}"))
+            assert await is_served(strangers[-1])
+        assert looks == [full]
 
 
 @pytest.mark.parametrize("waits", ["in its lane", "for its handshake"])
