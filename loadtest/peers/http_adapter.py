@@ -29,8 +29,9 @@ from loadtest.rig.generate import write_parties
 from loadtest.rig.signing import NOTARY
 from notary.gate import Gate
 from notary.http.call import JSON, TEXT, Answer, Call
+from notary.http.listener import bind
 from notary.http.problems import problem_of
-from notary.http.server import Server, bind
+from notary.http.server import Server
 from notary.http.settings import HttpSettings
 from notary.http.submission import SUBMISSIONS, SubmissionCall
 from notary.memory import bound_memory, collect_garbage_rarely

@@ -32,7 +32,8 @@ import uvloop
 
 from notary.config import Config, load
 from notary.http.app import App
-from notary.http.server import Server, bind
+from notary.http.listener import bind
+from notary.http.server import Server
 from notary.http.settings import HttpSettings, parse_listen
 from notary.logs import set_up_logging
 from notary.memory import bound_memory, collect_garbage_rarely

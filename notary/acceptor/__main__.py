@@ -17,7 +17,8 @@ import uvloop
 from notary.acceptor.app import AcceptorApp
 from notary.acceptor.link import Link
 from notary.acceptor.messages import AcceptorSettings, Down, End, Ping, ReadAgain, Serving, Up
-from notary.http.server import BACKLOG, Server
+from notary.http.listener import BACKLOG
+from notary.http.server import Server
 from notary.logs import set_level, set_up_logging
 from notary.memory import collect_garbage_rarely
 from notary.parties import Parties
@@ -60,7 +61,7 @@ async def run(settings: AcceptorSettings, listening: socket.socket, linked: sock
         certificates=certificates,
     )
     server.lanes.is_backlogged = lambda client: app.gate.is_backlogged(client.network, client.parties)
-    server.weight_of = app.gate.weight_of
+    server.places.weight_of = app.gate.weight_of
     # While the link is full, read no calls from the connections.
     link.pause, link.go_on = server.pause, server.go_on
     # If the process before this one could not serve, the socket does not listen yet, and is bound without this option. Connections inherit

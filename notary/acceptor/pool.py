@@ -33,8 +33,8 @@ from notary.acceptor.messages import (
 from notary.config import Config
 from notary.http.app import App
 from notary.http.call import Answer, Call
+from notary.http.listener import bind, url_of
 from notary.http.problems import problem_of
-from notary.http.server import bind, url_of
 from notary.http.settings import parse_listen
 from notary.http.submission import SUBMISSIONS
 from notary.tls import Certificates

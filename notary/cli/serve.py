@@ -18,7 +18,8 @@ from notary.cli import drop_what_cannot_be_written, json_line
 from notary.config import SETTINGS, Config, load
 from notary.exit_codes import EXIT_COULD_NOT, EXIT_DONE
 from notary.http.app import App
-from notary.http.server import Server, bind
+from notary.http.listener import bind
+from notary.http.server import Server
 from notary.http.settings import parse_listen
 from notary.logs import set_level, set_up_logging
 from notary.loop_watch import LoopWatch
@@ -253,7 +254,7 @@ def _service(config: Config, app: App, certificates: Certificates | None) -> Ser
 def _server(config: Config, app: App, listen: str, certificates: Certificates | None = None) -> Server:
     server = Server(app, bind(*parse_listen(listen)), settings=config.http, certificates=certificates, duty=app.duty)
     server.lanes.is_backlogged = lambda client: app.worker is not None and app.worker.gate.is_backlogged(client.network, client.parties)
-    server.weight_of = lambda party: 1 if app.worker is None else app.worker.gate.weight_of(party)
+    server.places.weight_of = lambda party: 1 if app.worker is None else app.worker.gate.weight_of(party)
     return server
 
 

@@ -7,7 +7,9 @@ not a result is a problem document (RFC 9457) with a name from `problems`. No in
 
 | file | subject |
 |---|---|
-| `server` | one port: accepts connections, limits their number and time, stops gracefully |
+| `server` | one port: ends connections past their deadline, stops gracefully |
+| `listener` | the socket: accepts connections, and makes them in turn |
+| `places` | the number of connections, by address and party: who gets a place, and who gives one |
 | `connection` | one connection: the effect of each event |
 | `machine` | the states, events, transitions and time limits of a connection |
 | `settings` | addresses, limits and times (`[http]`) |

@@ -64,7 +64,7 @@ class Call:
         """The path as it is in the first line of the call, with its percent-encoding."""
         self.query = query
         self.network = ""
-        """The client's address, as far as the client cannot choose it (`notary.http.server.network_of`)."""
+        """The client's address, as far as the client cannot choose it (`notary.http.listener.network_of`)."""
         self.parties: set[bytes] = set()
         """The parties of new submissions that were admitted on its connection, in UTF-8; one set for all calls of the connection."""
         self.waited_s = 0.0

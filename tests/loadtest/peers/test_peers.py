@@ -32,7 +32,8 @@ from loadtest.peers.single_topic import PAYLOAD, SingleTopicLog
 from loadtest.rig.generate import submissions, write_parties
 from loadtest.rig.signing import NOTARY
 from notary.gate import Gate
-from notary.http.server import Server, bind
+from notary.http.listener import bind
+from notary.http.server import Server
 from notary.memory import GARBAGE_OBJECTS
 from notary.parties import Parties
 from ordering.log import ORDERING, Record

@@ -34,8 +34,9 @@ from notary.bodies import Lanes
 from notary.http.call import TEXT, Answer, Call
 from notary.http.lanes import ClientKey
 from notary.http.lifecycle import BUG
+from notary.http.listener import bind
 from notary.http.machine import ConnectionState
-from notary.http.server import Server, bind
+from notary.http.server import Server
 from notary.http.settings import HttpSettings
 from notary.parties import Parties
 from notary.tickets import Tickets
@@ -319,7 +320,7 @@ async def test_a_process_reads_no_calls_while_its_link_is_full(running: RunningP
     app, server = running.server.application, running.server
     assert isinstance(app, AcceptorApp)
     assert server.settings.connections_max == 7
-    assert server.weight_of == app.gate.weight_of
+    assert server.places.weight_of == app.gate.weight_of
     assert running.listening.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
     async with asyncio.timeout(30):
         while not server.paused:

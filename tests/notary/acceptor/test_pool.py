@@ -22,7 +22,7 @@ from notary.acceptor.messages import AcceptorSettings, AdmissionState, Answered
 from notary.acceptor.pool import PINGS_MAX, START_PINGS_MAX, _Process
 from notary.config import load
 from notary.http.app import App
-from notary.http.server import bind
+from notary.http.listener import bind
 from ordering.errors import ConfigurationError, Fatal, FatalCode
 from tests.clients.load import until
 from tests.notary.http.checked_client import JSON, CheckedClient, Wire, post_head

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from notary.http import lanes, listener
 from notary.quota import Quota
 from tests.notary.http.checked_client import MARKER, CheckedClient, Wire
 from tests.notary.party import Bank
@@ -68,3 +69,11 @@ def charged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Quota, "charge", noted)
     return found
+
+
+@pytest.fixture
+def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn of the loop has time for one thing that a client without an admitted submission asks for, and one call is a slice of it."""
+    for name in ("UNAUTHENTICATED_TURN_S", "AUTHENTICATED_TURN_S", "SLICE_S"):
+        monkeypatch.setattr(lanes, name, 0.0)
+    monkeypatch.setattr(listener, "ACCEPT_TURN_S", 1.0)

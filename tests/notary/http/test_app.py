@@ -18,8 +18,9 @@ from notary.bodies import Lanes
 from notary.config import load
 from notary.http.app import App
 from notary.http.call import Answer, Call
+from notary.http.listener import bind
 from notary.http.reads import Read
-from notary.http.server import Server, bind
+from notary.http.server import Server
 from notary.http.settings import HttpSettings
 from notary.index.store import DECISIONS, STATES
 from notary.service import reasons

@@ -15,9 +15,10 @@ from notary.http import lanes, writing
 from notary.http import server as server_module
 from notary.http.call import TEXT, Application, Call
 from notary.http.connection import DROPPED_BYTES_MAX, SLICE_BYTES, TURN_BYTES_MAX, Connection
+from notary.http.listener import bind
 from notary.http.machine import ConnectionState, Event
 from notary.http.parsing import HEAD_BYTES_MAX, Head
-from notary.http.server import Server, bind
+from notary.http.server import Server
 from notary.http.settings import HttpSettings
 from notary.http.writing import READ_BYTES_MIN, ResponseWriter, encoded
 from ordering.errors import Overloaded
@@ -783,7 +784,7 @@ async def test_connections_of_one_address_are_bounded() -> None:
                     assert (await loop.sock_recv(client, 1 << 16)).startswith(b"HTTP/1.1 200")
         while server.connections:
             await turns(1)
-        assert not server._addresses
+        assert not server.places._addresses
         with await connected(server) as again:
             await loop.sock_sendall(again, GET)
             assert (await loop.sock_recv(again, 1 << 16)).startswith(b"HTTP/1.1 200")
