@@ -201,7 +201,7 @@ async def test_a_connection_that_has_closed_gives_no_second_place(monkeypatch: p
 async def test_strangers_that_come_and_go_cost_one_look_at_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """Strangers have their eighth; one leaves, another comes, and one more is rejected, again and again. A look takes a millisecond."""
     monkeypatch.setattr(places, "PARTIES_S", 60.0)
-    looks: list[Server] = []
+    looks: list[Places] = []
     look = Places._connections_of_parties
     app = Scripted()
     async with full_server(24, app) as (full, connect):
