@@ -44,15 +44,15 @@ class NotaryDirectory:
         assert cli.main(["init", str(path), *names, "--partitions", "4", *options]) == 0
         return cls(path)
 
-    def register(self, bank: Bank) -> None:
+    def register(self, bank: Bank, *options: str) -> None:
         """Run `notary party add`."""
-        self.register_pem(bank.name, bank.public_pem)
+        self.register_pem(bank.name, bank.public_pem, *options)
 
-    def register_pem(self, name: str, pem: bytes) -> None:
+    def register_pem(self, name: str, pem: bytes, *options: str) -> None:
         """Run `notary party add` with any key or certificate."""
         file = self.path / "public-key.pem"
         file.write_bytes(pem)
-        assert cli.main(["party", "add", name, "--public-key", str(file), "--config", str(self.config)]) == 0
+        assert cli.main(["party", "add", name, "--public-key", str(file), "--config", str(self.config), *options]) == 0
         file.unlink()
 
 

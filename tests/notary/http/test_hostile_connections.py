@@ -274,25 +274,31 @@ def test_one_connection_too_many_is_overloaded(impatient: NotaryProcess) -> None
 
 
 def test_a_party_with_all_connections_keeps_nobody_out(own_directory: NotaryDirectory, bank: Bank, acceptors: int) -> None:
-    """Two addresses of one party have all connections, each with an admitted submission. Clients of other addresses still get an eighth."""
+    """Two parties have all connections, each with an admitted submission. Clients of other addresses still get an eighth.
+
+    It comes from the party with the most by its weight in the parties file.
+    """
+    other = Bank("O=Bank B")
+    own_directory.register(other, "--weight", "3")
     settings = {"HTTP_CONNECTIONS_MAX": CONNECTIONS_MAX, "HTTP_ACCEPTOR_PROCESSES": min(acceptors, 1)}
     with NotaryProcess.start(own_directory.config, settings=settings) as process, contextlib.ExitStack() as stack:
 
         def connect(source: str) -> Wire:
             return stack.enter_context(Wire(process.url, source))
 
-        of_party = [connect(f"127.0.0.{2 + number % 2}") for number in range(CONNECTIONS_MAX)]
-        for wire in of_party:
-            body = bank.body(spend())
+        of_parties = [(bank if number < 4 else other, connect(f"127.0.0.{2 + number % 2}")) for number in range(CONNECTIONS_MAX)]
+        for party, wire in of_parties:
+            body = party.body(spend())
             assert wire.send(post_head(len(body)) + body).answer()[0] == 200
         for source in ("127.0.0.4", "127.0.0.5"):
             assert connect(source).send(GET).answer()[0] == 200
         assert connect("127.0.0.6").answer()[0] == 503
-        served = 0
-        for wire in of_party:
+        served = []
+        for party, wire in of_parties:
             with contextlib.suppress(ConnectionResetError):
-                served += wire.send(GET).answer()[0] == 200
-        assert served == CONNECTIONS_MAX - 2
+                assert wire.send(GET).answer()[0] == 200
+                served.append(party)
+        assert served == [bank] * 2 + [other] * 8
         assert process.stop() == 0
 
 
