@@ -273,14 +273,15 @@ def test_one_connection_too_many_is_overloaded(impatient: NotaryProcess) -> None
     assert status == 200
 
 
-def test_a_party_with_all_connections_keeps_nobody_out(own_directory: NotaryDirectory, bank: Bank, acceptors: int) -> None:
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_party_with_all_connections_keeps_nobody_out(own_directory: NotaryDirectory, bank: Bank, processes: int) -> None:
     """Two parties have all connections, each with an admitted submission. Clients of other addresses still get an eighth.
 
     It comes from the party with the most by its weight in the parties file.
     """
     other = Bank("O=Bank B")
     own_directory.register(other, "--weight", "3")
-    settings = {"HTTP_CONNECTIONS_MAX": CONNECTIONS_MAX, "HTTP_ACCEPTOR_PROCESSES": min(acceptors, 1)}
+    settings = {"HTTP_CONNECTIONS_MAX": CONNECTIONS_MAX, "HTTP_ACCEPTOR_PROCESSES": processes}
     with NotaryProcess.start(own_directory.config, settings=settings) as process, contextlib.ExitStack() as stack:
 
         def connect(source: str) -> Wire:
