@@ -10,7 +10,7 @@ from tests.hostile.wire import KINDS
 pytestmark = [pytest.mark.seconds, pytest.mark.timeout(600)]
 
 RATE = 40.0
-SECONDS = 3.0
+SECONDS = 1.5
 ENDED_S_MAX = 90.0
 PART = 0.25
 """A busy machine has time for so many of the clients."""

@@ -72,7 +72,7 @@ class Broken(msgspec.Struct, frozen=True):
                 f"the code occurs {replacement.found} times in {name or self.file}, once is right: {self.code!r}."
                 " Where that line has changed, change the mutant in tests/mutants/mutants.py too"
             )
-        return ast.unparse(ast.fix_missing_locations(tree))
+        return ast.unparse(tree)
 
 
 def _function(symbol: Any) -> Any:

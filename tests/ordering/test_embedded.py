@@ -80,7 +80,7 @@ def opens_damaged(directory: Path) -> None:
 async def test_kill_loses_nothing_acknowledged(directory: Path) -> None:
     """A process killed with -9 during appends leaves every acknowledged record, at dense offsets, in order."""
     acknowledged: set[int] = set()
-    for _ in range(3):
+    for _ in range(2):
         process = child(
             directory,
             """

@@ -206,6 +206,7 @@ async def test_a_restart_keeps_every_given_decision(notary: Notary, worker: Work
     assert len([decision for decision in decisions if decision["outcome"] == "committed"]) == 40
 
 
+@pytest.mark.parametrize("notary", [pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.nightly])], indirect=True)
 async def test_admitted_requests_are_answered_after_sigterm(notary: Notary, worker: Worker) -> None:
     """After SIGTERM admitted requests are answered; later ones are rejected as surely not applied."""
     submissions = [notary.party.submission(spend(state(str(number)))) for number in range(100)]

@@ -34,12 +34,12 @@ def test_the_first_seeds_hold() -> None:
 
 @pytest.mark.seconds
 def test_every_promise_holds_after_a_salvage(capsys: pytest.CaptureFixture[str]) -> None:
-    """In twenty systems the log loses its end, once or again, and every promise holds; together they have every form of item."""
-    assert main(["--salvage", "--seeds", "20", "--processes", "1", "--json"]) == 0, capsys.readouterr().err
+    """In ten systems the log loses its end, once or again, and every promise holds; together they have every form of item."""
+    assert main(["--salvage", "--seeds", "10", "--processes", "1", "--json"]) == 0, capsys.readouterr().err
     counts = json.loads(capsys.readouterr().out.splitlines()[0])["counts"]
-    assert counts["salvages"] == 20
-    assert counts["salvages of a salvaged log"] > 5
-    assert counts["salvages interrupted"] > 5
+    assert counts["salvages"] == 10
+    assert counts["salvages of a salvaged log"] > 2
+    assert counts["salvages interrupted"] > 2
     assert {f"salvages with items: {form}" for form in ("decided", "hashed", "lost")} <= set(counts)
     assert {f"salvages: {what}" for what in ("the order lost", "payloads lost", "both lost", "sealed entries")} <= set(counts)
 
@@ -108,7 +108,7 @@ def test_the_seeds_of_a_night_hold(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.seconds
 def test_a_seed_is_the_same_in_every_process() -> None:
     """A process with other hashes and other addresses produces the same log, answers and disks, to the byte."""
-    seeds = (5, 17, 23, 33)
+    seeds = (17, 33)
     code = f"from tests.simulation.simulate import simulate; print([simulate(seed).digest for seed in {seeds}])"
     environment = os.environ | {"PYTHONHASHSEED": "1"}
     other = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)

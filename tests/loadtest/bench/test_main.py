@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[3]
 def test_apply_writes_json_lines(tmp_path: Path) -> None:
     """`--only apply --quick` writes one JSON object a line, with figures, parameters and the machine."""
     out = tmp_path / "bench.jsonl"
-    command = [sys.executable, "-m", "loadtest.bench", "--only", "apply", "--quick", "--out", str(out)]
+    command = [sys.executable, "-m", "loadtest.bench", "--only", "apply", "--quick", "--seconds", "0.1", "--out", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     results = [json.loads(line) for line in out.read_text().splitlines()]

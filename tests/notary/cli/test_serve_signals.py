@@ -20,7 +20,9 @@ from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, is_
 
 Start = Callable[..., NotaryProcess]
 
-pytestmark = pytest.mark.parametrize("acceptors", [0, 2], ids=["alone", "acceptors"])
+ACCEPTORS = pytest.mark.parametrize("acceptors", [2], ids=["acceptors"])
+"""The worker itself does what it does alone, and its acceptor processes too."""
+BOTH = pytest.mark.parametrize("acceptors", [0, 2], ids=["alone", "acceptors"])
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -34,6 +36,7 @@ def set_setting(directory: NotaryDirectory, line: str) -> None:
     directory.config.write_text(f"{text}\n[worker]\n{line}\n")
 
 
+@ACCEPTORS
 def test_sighup_interrupts_nothing(own_directory: NotaryDirectory, bank: Bank, notary_process: Start, acceptors: int) -> None:
     """A SIGHUP to all processes of a busy worker, as from a closed terminal, interrupts no call and no process."""
     process = notary_process(own_directory.config, settings={"HTTP_ACCEPTOR_PROCESSES": acceptors})
@@ -53,6 +56,7 @@ def test_sighup_interrupts_nothing(own_directory: NotaryDirectory, bank: Bank, n
     assert process.stop() == 0
 
 
+@ACCEPTORS
 def test_sighup_reads_the_log_level_again(own_directory: NotaryDirectory, notary_process: Start, acceptors: int) -> None:
     """The log level in the file now applies to the worker and to its acceptor processes, also to those that it starts later."""
     set_setting(own_directory, 'log_level = "error"')
@@ -69,6 +73,7 @@ def test_sighup_reads_the_log_level_again(own_directory: NotaryDirectory, notary
     assert process.stop() == 0
 
 
+@ACCEPTORS
 def test_sighup_reads_the_parties_at_once(own_directory: NotaryDirectory, notary_process: Start, acceptors: int) -> None:
     """A problem with the parties file is logged at each signal; without a signal it is logged once."""
     process = notary_process(own_directory.config, settings={"HTTP_ACCEPTOR_PROCESSES": acceptors})
@@ -80,6 +85,7 @@ def test_sighup_reads_the_parties_at_once(own_directory: NotaryDirectory, notary
     assert process.stop() == 0
 
 
+@ACCEPTORS
 def test_sighup_names_what_is_for_a_start(own_directory: NotaryDirectory, notary_process: Start, acceptors: int) -> None:
     """Another changed setting is named, a bad configuration is reported, and the worker continues with its settings."""
     process = notary_process(own_directory.config, settings={"HTTP_ACCEPTOR_PROCESSES": acceptors})
@@ -111,6 +117,7 @@ sys.exit(main(sys.argv[1:]))
 """A worker on a disk that hangs as soon as there is a file `hang` beside the configuration."""
 
 
+@BOTH
 @pytest.mark.seconds
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_at_once(

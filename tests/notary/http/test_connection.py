@@ -85,11 +85,11 @@ class Talk:
 
     async def rest(self) -> bytes:
         """Returns all bytes until the connection ends."""
-        received = b""
+        received = bytearray()  # it may be many MiB: bytes would be copied with each piece
         with contextlib.suppress(ConnectionResetError):
             while data := await self.read():
                 received += data
-        return received
+        return bytes(received)
 
     async def until(self, *states: ConnectionState) -> None:
         """Wait until the connection is in one of these states."""

@@ -129,6 +129,7 @@ def test_nothing_older_than_tls_1_3(serve_tls: Callable[..., Service]) -> None:
             service.connect(context)
 
 
+@WITH_ACCEPTORS
 @pytest.mark.parametrize("required", [True, False], ids=["required", "optional"])
 def test_only_a_valid_client_certificate_is_accepted(
     own_directory: NotaryDirectory, serve_tls: Callable[..., Service], required: bool
@@ -154,6 +155,7 @@ def test_only_a_valid_client_certificate_is_accepted(
         assert service.ask(service.context()) == 200
 
 
+@WITH_ACCEPTORS
 def test_other_authorities_take_effect_without_a_restart(own_directory: NotaryDirectory, serve_tls: Callable[..., Service]) -> None:
     """A replaced `tls_client_ca_file` takes effect without a restart: clients of its authorities are accepted, and no others."""
     former, present = Authority("Former"), Authority("Present")
@@ -188,6 +190,7 @@ def test_strangers_in_a_handshake_do_not_keep_others_out(serve_tls: Callable[...
 # ---- the notary's own client ----
 
 
+@WITH_ACCEPTORS
 def test_the_client_needs_both_files(own_directory: NotaryDirectory, bank: Bank, serve_tls: Callable[..., Service]) -> None:
     """With the authority's file and a client certificate the client gets decisions; without them no URL works, and the error says why."""
     clients = Authority("Clients")
@@ -231,6 +234,7 @@ def test_the_client_gets_the_remedy(own_directory: NotaryDirectory, serve_tls: C
     assert "it may speak plain HTTP, as a health port does: then use http://" in said(f"https://127.0.0.1:{health}")
 
 
+@WITH_ACCEPTORS
 def test_the_largest_call_and_its_answer_are_complete(bank: Bank, serve_tls: Callable[..., Service]) -> None:
     """The largest submission and its answer, with all receipts, are complete, also when the connection ends after them."""
     service = serve_tls()
@@ -246,6 +250,7 @@ def test_the_largest_call_and_its_answer_are_complete(bank: Bank, serve_tls: Cal
 # ---- renewal ----
 
 
+@WITH_ACCEPTORS
 def test_a_certificate_is_renewed_under_load(bank: Bank, serve_tls: Callable[..., Service]) -> None:
     """Under load, on kept and new connections, the files are replaced three times: no call fails, and new connections get the new one."""
     service = serve_tls()
@@ -315,6 +320,7 @@ def test_files_that_do_not_fit_keep_the_pair_in_use(serve_tls: Callable[..., Ser
         assert service.metric("notary_tls_certificate_expiry_seconds") > time.time() + (days - 1) * DAY.total_seconds()
 
 
+@WITH_ACCEPTORS
 def test_sighup_reads_the_certificate_at_once(serve_tls: Callable[..., Service], acceptors: int) -> None:
     """On SIGHUP the worker and its acceptor processes load the new certificate at once, and log it, also if it is the same."""
     service = serve_tls()
@@ -391,10 +397,9 @@ def test_files_that_are_wrong_at_the_start(tmp_path: Path, name: str, harm: Call
 
 
 @pytest.mark.seconds
-@pytest.mark.parametrize("broken", ["open-key", "garbage-authorities", "expired"])
-def test_a_worker_with_wrong_files_does_not_start(own_directory: NotaryDirectory, broken: str) -> None:
+def test_a_worker_with_wrong_files_does_not_start(own_directory: NotaryDirectory) -> None:
     """Bad files at the start give exit 2, the file's name and the remedy."""
-    name, harm, why = BROKEN[broken]
+    name, harm, why = BROKEN["garbage-authorities"]
     _wrong(own_directory.path, name, harm)
     returned = serve_fails(own_directory.config, **tls_settings(), HTTP_TLS_CLIENT_CA_FILE="client-ca.pem")
     assert why in returned

@@ -87,6 +87,7 @@ def test_a_party_with_a_p256_certificate_is_admitted(client: CheckedClient, nota
     notary_directory.register_pem(newcomer.name, newcomer.certificate_pem())
     answer = client.post(body)
     while answer.status_code == 401:
+        time.sleep(0.05)
         answer = client.post(body)
     assert answer.json()["decisions"][0]["outcome"] == "committed"
     assert client.post(twin.body(spend())).status_code == 403

@@ -187,8 +187,8 @@ def test_filters_of_a_large_index_are_in_parts(tmp_path: Path) -> None:
 
 def test_a_large_filter_stays_in_the_cache(tmp_path: Path) -> None:
     """Lookups of missing keys do not read a filter again and again that needs a third of the cache."""
-    settings = IndexSettings(cache_bytes=2 << 20)
-    rows = settings.cache_bytes // 4  # of 1.5 bytes each in the filter
+    settings = IndexSettings(cache_bytes=2 << 20, bloom_bits_per_key=48)
+    rows = settings.cache_bytes // 16  # of 6 bytes each in the filter
     store = RocksStore.open(tmp_path, settings)
     write(store, *[(STATES, sha256(b"%d" % number).digest(), b"") for number in range(rows)])
     store.close()

@@ -21,24 +21,22 @@ URL = f"s3://{BUCKET}/of/london"
 START_S_MAX = 60.0
 
 
-@pytest.fixture
-def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Start a server with one empty bucket, and point the AWS variables at it. Yields its URL."""
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server without buckets. Yields its URL."""
     (port,) = free_ports(1)
     endpoint = f"http://127.0.0.1:{port}"
-    settings = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "eu-central-1"}
-    for name, value in (settings | {"AWS_ENDPOINT_URL": endpoint, "AWS_EC2_METADATA_DISABLED": "true", "NO_PROXY": "127.0.0.1"}).items():
-        monkeypatch.setenv(name, value)
-    with (tmp_path / "s3.txt").open("wb") as said:
+    printed = tmp_path_factory.mktemp("s3") / "s3.txt"
+    with printed.open("wb") as said:
         command = [sys.executable, "-P", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT)
         try:
             ends_s = time.monotonic() + START_S_MAX
             with httpx.Client(transport=httpx.HTTPTransport(retries=3), trust_env=False, timeout=60) as client:
                 while True:
-                    assert server.poll() is None, (tmp_path / "s3.txt").read_text()
+                    assert server.poll() is None, printed.read_text()
                     try:
-                        client.put(f"{endpoint}/{BUCKET}").raise_for_status()
+                        client.get(endpoint).raise_for_status()
                         break
                     except httpx.TransportError:
                         assert time.monotonic() < ends_s, "the server does not answer"
@@ -46,6 +44,17 @@ def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         finally:
             server.kill()
             server.wait()
+
+
+@pytest.fixture
+def s3(server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Leave one empty bucket on the server, and point the AWS variables at it. Returns its URL."""
+    settings = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "eu-central-1"}
+    for name, value in (settings | {"AWS_ENDPOINT_URL": server, "AWS_EC2_METADATA_DISABLED": "true", "NO_PROXY": "127.0.0.1"}).items():
+        monkeypatch.setenv(name, value)
+    httpx.post(f"{server}/moto-api/reset", trust_env=False, timeout=60).raise_for_status()
+    httpx.put(f"{server}/{BUCKET}", trust_env=False, timeout=60).raise_for_status()
+    return server
 
 
 def _objects(endpoint: str) -> list[str]:
