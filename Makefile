@@ -23,7 +23,7 @@ OTHERS := not (kafka or chaos or spark or exhaustive or $(APART))
 CHECKED := $(OTHERS) and not (go or seconds)
 TWO := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 # The first lane has these tests after the others, each of which starts its own brokers.
-OWN_BROKERS := tests/deploy tests/deploy/% tests/chaos tests/chaos/% tests/kafka/test_failover.py tests/kafka/test_lost_tails.py
+OWN_BROKERS := tests/deploy/manifests/% tests/deploy/test_one_box.py tests/deploy/test_sites% tests/kafka/test_lost_tails.py
 
 # These tests of Spark have workers and brokers with deadlines.
 SPARK_ON_BROKERS := tests/spark/test_kafka.py

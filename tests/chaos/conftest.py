@@ -71,10 +71,18 @@ def timeline(request: pytest.FixtureRequest, chaos: ChaosFlags) -> Iterator[Time
 
 
 @pytest.fixture(scope="module")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three brokers on loopback that scenarios may harm."""
+def quick_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three brokers on loopback, replaced soon after they fall silent."""
     with Cluster.create(tmp_path_factory.mktemp("chaos") / "cluster", brokers=3, session_timeout_ms=SESSION_TIMEOUT_MS) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def brokers(request: pytest.FixtureRequest) -> Cluster:
+    """Three brokers that scenarios may harm. Those of `make test` harm workers only, on the brokers of the session."""
+    nightly = request.node.get_closest_marker("nightly") is not None
+    cluster: Cluster = request.getfixturevalue("quick_brokers" if nightly else "kafka_cluster")
+    return cluster
 
 
 @pytest.fixture

@@ -10,6 +10,9 @@ from tests.deploy.installed import Installed
 from tests.deploy.scraped import Scraped, scraped
 from tests.deploy.sites import installed_sites
 
+DELAY_MS = 1.0
+"""The delay between two sites, each way."""
+
 
 @pytest.fixture(scope="session")
 def tools() -> Tools:
@@ -39,7 +42,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
 
 
 @pytest.fixture(scope="session")
-def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
-    """Three sites with mutual TLS, a worker in each, all ready."""
-    with installed_sites(tmp_path_factory.mktemp("sites"), request.config.getoption("--chaos-delay-ms")) as made:
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+    """Three sites with mutual TLS, a worker in each, all ready. Nothing here depends on the distance between them."""
+    with installed_sites(tmp_path_factory.mktemp("sites"), DELAY_MS) as made:
         yield made

@@ -244,12 +244,12 @@ class Installed:
         for key in ("AssertPathExists", "AssertPathIsDirectory", "ReadWritePaths"):
             for path in settings.get(key, []):
                 assert self._on(host, path).exists(), f"{unit} on {host}: {key}={path} is not there"
-        (command,) = settings["ExecStart"]
+        command = command_of(settings)
         strict = settings.get("MemoryDenyWriteExecute") == ["yes"]
         out = self.host(host) / f"{unit}-{len(list(self.host(host).glob(f'{unit}-*.log')))}.log"
         with out.open("wb") as output, inside(self.networks[host]):
             process = subprocess.Popen(
-                self.command(host, shlex.split(command)),
+                self.command(host, command),
                 env=ENVIRONMENT,
                 cwd="/",
                 stdin=subprocess.DEVNULL,
@@ -292,6 +292,21 @@ def read_unit(file: Path) -> Mapping[str, list[str]]:
             key, _, value = line.partition("=")
             settings.setdefault(key, []).append(value)
     return settings
+
+
+def command_of(settings: Mapping[str, list[str]]) -> list[str]:
+    """Returns the command of a unit. A Java gets the class archive too, which halves its start.
+
+    The archive fits only a class path that begins with the jars for which it was made. The unit's own folder must have the same jars.
+    """
+    (command,) = settings["ExecStart"]
+    words, runtime = shlex.split(command), prepare()
+    if "-cp" in words and runtime.archive:
+        at = words.index("-cp")
+        jars = {Path(jar).name for jar in runtime.classpath.split(os.pathsep)}
+        assert jars <= {jar.name for jar in Path(words[at + 1]).parent.iterdir()}, words
+        words[at : at + 2] = [f"-XX:SharedArchiveFile={runtime.archive}", "-cp", f"{runtime.classpath}{os.pathsep}{words[at + 1]}"]
+    return words
 
 
 def make_kafka(folder: Path) -> None:

@@ -18,6 +18,7 @@ from deploy.local.jars import cache_folder
 from deploy.local.java import find_java
 from deploy.local.ports import free_ports
 from deploy.local.runtime import Runtime, prepare
+from deploy.local.settings import jvm_flags
 from deploy.render.__main__ import main
 from notary import parties
 from notary.config import load
@@ -25,7 +26,8 @@ from tests.checkers.history import History
 from tests.clients.http import Http
 from tests.clients.load import Client
 from tests.clients.party import Party, spend, state
-from tests.deploy.installed import ENVIRONMENT, NOT_READY, make_kafka, make_program, read_unit, refuse_exec_gain
+from tests.deploy.installed import ENVIRONMENT, NOT_READY, command_of, make_kafka, make_program, read_unit, refuse_exec_gain
+from tests.deploy.sites import COMPILES_LESS
 
 ONE_BOX = Path(__file__).parents[2] / "deploy" / "one-box"
 JAVA_STOPPED = 143
@@ -140,7 +142,9 @@ def test_the_broker_starts(model: dict[str, Any], tmp_path: Path) -> None:
 
 def storage(runtime: Runtime, words: list[str]) -> subprocess.CompletedProcess[bytes]:
     """Run Kafka's storage tool."""
-    return subprocess.run([find_java().path, "-cp", runtime.classpath, "kafka.tools.StorageTool", *words], capture_output=True, check=False)
+    flags = [*jvm_flags(256), *([f"-XX:SharedArchiveFile={runtime.archive}"] if runtime.archive else [])]
+    command = [runtime.java.path, *flags, "-cp", runtime.classpath, "kafka.tools.StorageTool", *words]
+    return subprocess.run(command, capture_output=True, check=False)
 
 
 @pytest.mark.kafka
@@ -150,7 +154,8 @@ async def test_the_units_of_one_machine(tmp_path: Path) -> None:
     ports = dict(zip(("broker", "controller", "worker", "health"), free_ports(4), strict=True))
     config = tmp_path / "rendered" / "here" / "127.0.0.1"
     folders = {"config": config, "data": tmp_path / "data", "kafka": tmp_path / "kafka", "notary": tmp_path / "notary"}
-    text = (ONE_BOX / "one-box.toml").read_text().replace("heap_mib = 1024", "heap_mib = 256")
+    options = f"heap_mib = 256\njava_options = {json.dumps(COMPILES_LESS)}\n"
+    text = (ONE_BOX / "one-box.toml").read_text().replace("heap_mib = 1024", options)
     lines = ["[folders]", *(f'{name} = "{folder}"' for name, folder in folders.items()), f'java = "{find_java().path}"']
     lines += ["[ports]", *(f"{name} = {port}" for name, port in ports.items())]
     (tmp_path / "one-box.toml").write_text(text + "\n" + "\n".join(lines) + "\n")
@@ -164,16 +169,16 @@ async def test_the_units_of_one_machine(tmp_path: Path) -> None:
 
     def start(unit: str) -> None:
         settings = read_unit(config / unit)
-        (command,) = settings["ExecStart"]
         with (tmp_path / f"{unit}.log").open("wb") as out:
             strict = refuse_exec_gain if settings.get("MemoryDenyWriteExecute") == ["yes"] else None
             environment = ENVIRONMENT | {"NOTARY_HTTP_ACCEPTOR_PROCESSES": "1"}
-            process = subprocess.Popen(shlex.split(command), env=environment, stdout=out, stderr=subprocess.STDOUT, preexec_fn=strict)
+            process = subprocess.Popen(command_of(settings), env=environment, stdout=out, stderr=subprocess.STDOUT, preexec_fn=strict)
         started.append(process)
 
     try:
+        formats = [[config / f"format-{role}.sh"] for role in ("controller", "broker")]
+        await asyncio.gather(*[asyncio.to_thread(subprocess.run, each, check=True, capture_output=True) for each in formats])
         for role in ("controller", "broker"):
-            await asyncio.to_thread(subprocess.run, [config / f"format-{role}.sh"], check=True, capture_output=True)
             start(f"kafka-{role}.service")
         init = [config / "init.sh", config / "keys"]
         while (ran := await asyncio.to_thread(subprocess.run, init, capture_output=True, text=True, check=False)).returncode != 0:

@@ -35,6 +35,7 @@ pytestmark = [
     pytest.mark.chaos,
     needs_root,
     pytest.mark.timeout(600),
+    pytest.mark.usefixtures("revoked"),
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
@@ -42,6 +43,40 @@ TOPIC_REFUSED, GROUP_REFUSED, CLUSTER_REFUSED = 29, 30, 31
 EXISTS, DELETION_DISABLED = 36, 73
 NO_ANSWER = -1
 REFUSED = {TOPIC_REFUSED, GROUP_REFUSED, CLUSTER_REFUSED, DELETION_DISABLED}
+
+
+def enters(made: Installed, host: str, port: int, context: ssl.SSLContext) -> bool:
+    """Returns whether a server answers a client with this certificate: with TLS 1.3 a rejection comes after the client's handshake."""
+    which_versions = bytes([0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 1, 255, 255])
+    with inside(made.networks[host]):
+        connection = socket.create_connection((host, port))
+    try:
+        with connection, context.wrap_socket(connection, server_hostname=host) as secured:
+            secured.sendall(which_versions)
+            return secured.recv(4) != b""
+    except (ssl.SSLError, ConnectionError):
+        return False
+
+
+def listeners(made: Installed) -> list[tuple[str, int]]:
+    """Returns the addresses of brokers and controllers."""
+    ports = made.sites.ports
+    return [(node.host, ports.broker) for node in made.sites.brokers] + [(node.host, ports.controller) for node in made.sites.controllers]
+
+
+@pytest.fixture(scope="module")
+def revoked(installed: Installed) -> ssl.SSLContext:
+    """A certificate that all servers accepted before it was revoked; the list has reached them.
+
+    Java reads a list at most every 30 seconds. The module's other tests run meanwhile.
+    """
+    installed.authority.issue("former", crl_url=installed.sites.certificates[0].crl_url)
+    made = installed.context("former")
+    assert all(enters(installed, host, port, made) for host, port in listeners(installed))
+    assert installed.authority.revoke("former") == 1
+    for host in installed.networks:
+        installed.copy_certificates(host)
+    return made
 
 
 @pytest.fixture
@@ -193,25 +228,6 @@ async def test_a_password_has_the_rights_of_its_user(installed: Installed) -> No
     assert "genesis" in shown.stdout
 
 
-def enters(made: Installed, host: str, port: int, context: ssl.SSLContext) -> bool:
-    """Returns whether a server answers a client with this certificate: with TLS 1.3 a rejection comes after the client's handshake."""
-    which_versions = bytes([0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 1, 255, 255])
-    with inside(made.networks[host]):
-        connection = socket.create_connection((host, port))
-    try:
-        with connection, context.wrap_socket(connection, server_hostname=host) as secured:
-            secured.sendall(which_versions)
-            return secured.recv(4) != b""
-    except (ssl.SSLError, ConnectionError):
-        return False
-
-
-def listeners(made: Installed) -> list[tuple[str, int]]:
-    """Returns the addresses of brokers and controllers."""
-    ports = made.sites.ports
-    return [(node.host, ports.broker) for node in made.sites.brokers] + [(node.host, ports.controller) for node in made.sites.controllers]
-
-
 def test_servers_reject_foreign_certificates(installed: Installed, tmp_path: Path) -> None:
     """All servers reject a client without a certificate, with an expired one, and with one of another authority, and accept a valid one."""
     ca, crl_url = installed.directory / "pki" / "ca.pem", installed.sites.certificates[0].crl_url
@@ -246,17 +262,6 @@ def test_a_server_proves_who_it_is(installed: Installed, tmp_path: Path) -> None
         connection = socket.create_connection((host, port))
     with connection, pytest.raises(ssl.SSLCertVerificationError, match="IP address mismatch"):
         installed.context("spark").wrap_socket(connection, server_hostname="10.77.9.1")
-
-
-@pytest.fixture(scope="module")
-def revoked(installed: Installed) -> ssl.SSLContext:
-    """A certificate that all servers accepted before it was revoked; the list has reached them."""
-    made = installed.context("archive")
-    assert all(enters(installed, host, port, made) for host, port in listeners(installed))
-    assert installed.authority.revoke("archive") == 1
-    for host in installed.networks:
-        installed.copy_certificates(host)
-    return made
 
 
 def test_a_revoked_certificate_stays_out(installed: Installed, revoked: ssl.SSLContext) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import re
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -21,11 +22,18 @@ from tests.kafka.workers import Notary, opened
 pytestmark = pytest.mark.kafka
 
 
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One broker, whose disk tests may restore to an earlier copy."""
+    with Cluster.create(tmp_path_factory.mktemp("tails") / "cluster", brokers=1) as made:
+        yield made
+
+
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Cluster]:
-    """One broker of the test's own, whose disk it may restore to an earlier copy."""
-    with Cluster.create(tmp_path / "cluster", brokers=1) as cluster:
-        yield cluster
+def broker(cluster: Cluster) -> Cluster:
+    """The same, running: a test that failed may have left it down."""
+    cluster.up()
+    return cluster
 
 
 @pytest.fixture
@@ -39,20 +47,22 @@ def _data(broker: Cluster) -> Path:
 
 
 def _copy_disk(broker: Cluster, to: Path) -> None:
-    broker.down(keep_data=True)
-    shutil.copytree(_data(broker), to)
-    broker.up()
+    """Copy the disk as it is at one moment, as a snapshot of a volume does."""
+    broker.pause(1)
+    subprocess.run(["cp", "-r", "--sparse=always", _data(broker), to], check=True)
+    broker.resume(1)
 
 
 def _put_back(broker: Cluster, copy: Path, partitions: str = "") -> None:
-    """Restore the disk from the copy: all of it, or the topic-partitions whose names start with `partitions`."""
-    broker.down(keep_data=True)
+    """Kill the broker, restore its disk from the copy, or the topic-partitions whose names start with `partitions`, and start it."""
+    broker.kill(1)
     names = [path.name for path in copy.iterdir() if path.name.startswith(partitions)] if partitions else [""]
     assert names
     for name in names:
         shutil.rmtree(_data(broker) / name)
         shutil.copytree(copy / name, _data(broker) / name)
-    broker.up()
+    broker.start(1)
+    broker.wait_until_serving()
 
 
 async def _spend(notary: Notary, url: str, *labels: str) -> list[Decided]:
@@ -61,7 +71,7 @@ async def _spend(notary: Notary, url: str, *labels: str) -> list[Decided]:
 
 async def test_a_cut_log_behind_a_paused_worker(notary: Notary, broker: Cluster, tmp_path: Path) -> None:
     """The brokers lose their tail behind a paused worker and grow past it by another worker: the first one answers nothing and stops."""
-    first = await notary.start("a", index="index-a").ready()
+    first = await notary.start("a", entry=("-m", "tests.kafka.quickly_contradicted"), index="index-a").ready()
     await _spend(notary, first.url, "before 1", "before 2")
     await asyncio.to_thread(_copy_disk, broker, tmp_path / "copy")
     await notary.until_ready(first)

@@ -25,7 +25,6 @@ from tests.kafka.workers import Notary, Worker
 
 pytestmark = pytest.mark.kafka
 
-DECISIONS_MADE = 10_000
 OFTEN: dict[str, Any] = {"worker_checkpoint_interval_ms": 200, "worker_audit_interval_ms": 20}
 
 
@@ -103,16 +102,18 @@ class Auditor:
         assert self.checkpoints.setdefault(checkpoint.size, (checkpoint, note)) == (checkpoint, note)
 
 
-async def test_receipts_outlive_crash_restart_and_disk(notary: Notary) -> None:
-    """Ten thousand decisions are proved at once, after kill -9, after a replay on a new disk, and by another worker."""
+@pytest.mark.parametrize("count", [3_000, pytest.param(10_000, marks=pytest.mark.nightly)])
+async def test_receipts_outlive_crash_restart_and_disk(notary: Notary, count: int) -> None:
+    """Thousands of decisions are proved at once, after kill -9, after a replay on a new disk, and by another worker."""
     a, b = await notary.start_all("a", "b")
     auditor, draw = await Auditor.of(notary, a), random.Random(5)
-    states = [state(f"receipts/{number}") for number in range(DECISIONS_MADE)]
-    requests = [spend(*draw.sample(states, draw.randint(1, 3)), content=str(number)) for number in range(DECISIONS_MADE)]
-    submissions = [notary.party.submission(*requests[at : at + 100]) for at in range(0, DECISIONS_MADE, 100)]
+    states = [state(f"receipts/{number}") for number in range(count)]
+    requests = [spend(*draw.sample(states, draw.randint(1, 3)), content=str(number)) for number in range(count)]
+    each = count // 100
+    submissions = [notary.party.submission(*requests[at : at + each]) for at in range(0, count, each)]
     first = await auditor.decide(a, submissions)
     assert {decision["outcome"] for decision in first} == {"committed", "rejected"}
-    assert sorted(decision["position"] for decision in first) == list(range(DECISIONS_MADE))
+    assert sorted(decision["position"] for decision in first) == list(range(count))
     await notary.same_height(a, b)
     assert await auditor.decide(b, submissions) == first
     assert await auditor.latest(a) == await auditor.latest(b)

@@ -284,7 +284,7 @@ async def test_a_mirror_with_another_wrong_setting_becomes_no_log(kafka_cluster:
         await client._send_request(AlterSettingsRequest(ConfigResourceType.TOPIC, {payload: {"retention.ms": "604800000"}}))
     with pytest.raises(ConfigurationError, match=rf"{payload} has retention.ms=604800000, wanted -1"):
         async with asyncio.timeout(60):
-            await use_append_times(kafka_cluster.bootstrap, kafka_prefix, timeout_ms=24_000)
+            await use_append_times(kafka_cluster.bootstrap, kafka_prefix, timeout_ms=10_000)
 
 
 @pytest.mark.parametrize(
