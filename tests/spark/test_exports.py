@@ -7,19 +7,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
 from notary.config import load
 from ordering.log import Record
+from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.exports import read_exports
-from spark_join.verify import Verified
+from spark_join.log.archive import read_archive
+from spark_join.order.join import join
+from spark_join.state import start
+from spark_join.verify import Verified, verify
 from spark_join.violations import LOG
 from tests.kafka.reading_back import read_log_records
 from tests.notary.http.checked_client import JSON, CheckedClient
 from tests.notary.party import Bank, fresh_state, spend, transaction_id
 from tests.notary.process import NotaryDirectory, NotaryProcess
+from tests.spark.archived import archive
 from tests.spark.conftest import verify_log
 from tests.spark.exported import Rows, edited, exported, octets
 
@@ -212,6 +218,13 @@ def _other_root(export: Path, to: Path) -> Planted:
     return [("index-mismatch", size, None)]
 
 
+def _other_log_time(export: Path, to: Path) -> Planted:
+    """Claim another log time, on which the next time windows depend."""
+    manifest = json.loads((export / "manifest.json").read_text())
+    edited(export, to, manifest=lambda written: written.update(log_time_ms=written["log_time_ms"] + 1))
+    return [("index-mismatch", manifest["decisions"], None)]
+
+
 def _other_size(export: Path, to: Path) -> Planted:
     """Remove the last decision from an export that claims the same read position: only its size is reported."""
 
@@ -301,6 +314,7 @@ PLANTS: dict[str, Plant] = {
     "state-at-another-position": _states(lambda rows: _row(rows, Y).update(position=1), ("index-mismatch", 0, IDS[0])),
     "state-twice": _states(lambda rows: rows.append(dict(_row(rows, Y))), ("index-mismatch", 0, IDS[0])),
     "root": _other_root,
+    "log-time": _other_log_time,
     "size": _other_size,
     "more-than-the-log": _more_than_the_log,
     "many": _many,
@@ -332,6 +346,7 @@ def test_every_difference_is_reported_once(spark: SparkSession, tmp_path: Path, 
     assert returned["state-of-another"] == (f"{Z} consumed by {IDS[7]} at position 7", f"{Z} consumed by {IDS[2]} at position 2")
     assert returned["root"][0] == "00" * 32
     early, late = (json.loads((export / "manifest.json").read_text()) for export in (left.early, left.late))
+    assert returned["log-time"][0] == f"log time {late['log_time_ms'] + 1} ms"
     assert 9 < early["decisions"] < late["decisions"] < verified.decided
     assert {source: verified.exports[source] for source in (str(left.early), str(left.late))} == {
         str(left.early): early["decisions"],
@@ -390,17 +405,24 @@ def test_harm_is_reported(spark: SparkSession, tmp_path: Path, left: Left, harm:
         read_exports(spark, [export])
 
 
-def test_what_cannot_be_compared(spark: SparkSession, tmp_path: Path, left: Left) -> None:
-    """An export of another notary, one given twice, or one of an index that has read beyond the log cannot be compared."""
+def test_what_cannot_be_compared(spark: SparkSession, tmp_path: Path, left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An export of another notary or log, one given twice, or one of an index that has read beyond the log cannot be compared."""
     (tmp_path / "link").symlink_to(left.early)
     for spelling in (left.early, left.early / "../early", tmp_path / "link"):
         with pytest.raises(CouldNotVerify, match=f"the export {left.early} is named twice, also as {spelling}"):
             read_exports(spark, [left.early, spelling])
-    other = edited(left.early, tmp_path / "other", manifest=lambda said: said.update(notary="O=Other"))
-    with pytest.raises(CouldNotVerify, match="is of O=Other, and the log of O=Notary Service"):
-        _verified(spark, tmp_path / "1", left, other)
+    other = edited(left.early, tmp_path / "other", manifest=lambda written: written.update(notary="O=Other"))
+    rehearsal = edited(left.early, tmp_path / "rehearsal", manifest=lambda written: written.update(log=f"another {'ab' * 32}"))
     records = {partition: records if partition >= 0 else records[:3] for partition, records in left.by_partition.items()}
-    with pytest.raises(
-        CouldNotVerify, match=r"has read the ordering topic up to offset \d+, and this run read up to 3: read the log after"
+    exports = read_exports(spark, [left.early, other, rehearsal])
+    log = read_archive(spark, archive(records, tmp_path / "archive"))
+    joined = join(log, start(spark), None, Stages(spark, tmp_path / "stages"))
+    monkeypatch.setattr("spark_join.verify.join", lambda *_: joined)  # once is enough
+    for export, message in (
+        (other, "is of O=Other, and the log of O=Notary Service"),
+        (rehearsal, f"is of the log another {'ab' * 32}, and this log has the id [0-9a-f]{{64}}: export an index of this log"),
+        (left.early, r"has read the ordering topic up to offset \d+, and this run read up to 3: read the log after"),
     ):
-        _verified(spark, tmp_path / "2", left._replace(by_partition=records), left.early)
+        given = msgspec.structs.replace(exports, manifests={str(export): exports.manifests[str(export)]})
+        with pytest.raises(CouldNotVerify, match=f"{export} {message}"):
+            verify(spark, log, start(spark), None, Stages(spark, tmp_path), given)

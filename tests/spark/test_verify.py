@@ -18,14 +18,14 @@ from spark_join.tree import Counts
 from spark_join.verify import Skipped, Verified
 from tests.checkers.records import Settle, View
 from tests.checkers.replay import Replayed, Seen, Why, replay
-from tests.checkers.signed_log import NOTARY, SignedLog, private_key
+from tests.checkers.signed_log import NOTARY, private_key
 from tests.clients.party import Party, spend, state
 from tests.simulation import simulate as simulation
 from tests.simulation.deployment import deployment
 from tests.simulation.simulation import Simulation
 from tests.spark.conftest import verify_log
 from tests.spark.exported import Rows, edited, export_of
-from tests.spark.writing import PARTITIONS, Writer
+from tests.spark.writing import Writer
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -112,7 +112,7 @@ def writer(clean_log: Writer) -> Writer:
     return deepcopy(clean_log)
 
 
-@pytest.mark.usefixtures("as_large")
+@pytest.mark.nightly
 def test_honest_log_is_clean(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
     """An honest log has no violation, each decision is the replay's, and the root of every checkpoint that counts was compared."""
     verified = _verified(spark, tmp_path, writer.log.by_partition, writer.party)
@@ -183,9 +183,17 @@ def _passed_over(writer: Writer) -> Planted:
     return [("sequence-gap", None, writer.batch(3, 1, spend(state("far"))).offset)]
 
 
+def _without(by_partition: dict[int, list[Record]], *gone: Record) -> dict[int, list[Record]]:
+    return {partition: [each for each in records if each not in gone] for partition, records in by_partition.items()}
+
+
 @pytest.mark.usefixtures("as_large")
 def test_many_violations_are_all_found(spark: SparkSession, tmp_path: Path, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One log with violations of all types, and many of one, is reported completely: the driver gets no list of them."""
+    """One log with violations of all types, and many of one, is reported completely: the driver gets no list of them.
+
+    Decisions are the replay's up to a hole that a view has passed. Before it a batch is skipped, and an entry and a payload record are
+    missing from between others: the writer after the missing entry had another history.
+    """
     planted = [*_wrong_root(writer), *_root_of_more_than_there_is(writer), *_unknown_party(writer), *_other_ids(writer)]
     planted += [*_unreadable(writer), *_other_history(writer)]
     forged = writer.append(3, [writer.party.submission(spend(state("good"))), Party(NOTARY).submission(spend(state("forged")))], 2)
@@ -198,6 +206,17 @@ def test_many_violations_are_all_found(spark: SparkSession, tmp_path: Path, writ
         size = 2**63 + number if number % 2 else number % 7
         record = writer.log.checkpoint(3, size, bytes(32), view=view)
         planted.append(("root-mismatch", None if number % 2 else size, record.offset))
+    log, ids = writer.log, [each["transaction_id"] for each in writer.replayed.decisions]
+    passed_over = _passed_over(writer)
+    log.register("w4")
+    entry, after = (writer.batch(4, 2, spend(state(label))) for label in ("gone", "after it"))
+    orphan, _ = [log.payload(9, sequence, "orphan", partition=0) for sequence in (9, 10)]
+    hole = writer.batch(4, 1, spend(state("lost")))
+    passed = writer.checkpoint(4)
+    by_partition = _without(log.by_partition, entry, orphan, log.by_partition[1][-1])
+    replayed = replay(by_partition)
+    planted += [*passed_over, ("sequence-gap", None, entry.offset), ("sequence-gap", None, None), ("foreign-view", None, after.offset)]
+    planted.append(("missing-payload", len(replayed.decisions), hole.offset))
     brought: list[int] = []
     collect = dataframe.DataFrame.collect
 
@@ -208,12 +227,24 @@ def test_many_violations_are_all_found(spark: SparkSession, tmp_path: Path, writ
 
     with monkeypatch.context() as patched:
         patched.setattr(dataframe.DataFrame, "collect", counted)
-        verified = _verified(spark, tmp_path, writer.log.by_partition, writer.party, former=[former])
+        verified = _verified(spark, tmp_path, by_partition, writer.party, former=[former])
     assert max(brought) < 25, "what the driver gets does not grow with the log"
     assert _found(verified) == sorted(planted, key=str)
-    ids = [each["transaction_id"] for each in writer.replayed.decisions]
+    _hold(verified, replayed)
+    assert replayed.ended_by == "hole"
     unsigned = verified.violations.where("type in ('bad-signature', 'unknown-party')").collect()
     assert sorted([(row.position, row.id) for row in unsigned]) == [(at, ids[at]) for at in (0, DECIDED, DECIDED + 4)]
+    reported = [row.found for row in verified.violations.where("type = 'sequence-gap'").orderBy("offset").collect()]
+    assert reported == [
+        f"offsets {orphan.offset} to {orphan.offset} of payload partition 0 are not there",
+        "batch 10 of incarnation 3 counts next",
+        f"offsets {entry.offset} to {entry.offset} of the ordering topic are not there",
+    ]
+    other, foreign = verified.violations.where("type = 'foreign-view'").orderBy("offset").collect()
+    assert foreign.expected == f"a view of at most {log.replayed().seen - 3} records; the last that agreed is at offset {entry.offset - 1}"
+    assert (other.records, foreign.offset_last) == (2, hole.offset)
+    (lost,) = verified.violations.where("type = 'missing-payload'").collect()
+    assert f"and the writer of ordering record {passed.offset} had its content" in lost.found
 
 
 @pytest.mark.nightly
@@ -234,39 +265,6 @@ def test_records_without_a_good_signature(spark: SparkSession, tmp_path: Path, w
     assert verified.skipped["signature"] == Skipped(4, first.offset)
     assert verified.skipped["malformed"] == Skipped(1, garbage.offset)
     assert verified.checkpoints == Counts(3, 0, skipped=2)
-
-
-def _without(by_partition: dict[int, list[Record]], *gone: Record) -> dict[int, list[Record]]:
-    return {partition: [each for each in records if each not in gone] for partition, records in by_partition.items()}
-
-
-def test_missing_records_are_reported(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
-    """A skipped batch, an entry and a payload record that are missing from between others, and a hole that is passed, are reported.
-
-    Writers after the missing entry had another history.
-    """
-    log = writer.log
-    planted = _passed_over(writer)
-    entry = writer.batch(3, 2, spend(state("gone")))
-    after = writer.batch(3, 2, spend(state("after it")))
-    orphan, _ = [log.payload(9, sequence, "orphan", partition=0) for sequence in (9, 10)]
-    planted += [("sequence-gap", None, entry.offset), ("sequence-gap", None, None), ("foreign-view", None, after.offset)]
-    hole = writer.batch(3, 1, spend(state("lost")))
-    passed = writer.checkpoint(3)
-    planted += [("missing-payload", DECIDED + 2, hole.offset)]
-    verified = _verified(spark, tmp_path, _without(log.by_partition, entry, orphan, log.by_partition[1][-1]), writer.party)
-    assert _found(verified) == sorted(planted, key=str)
-    reported = [row.found for row in verified.violations.where("type = 'sequence-gap'").orderBy("offset").collect()]
-    assert reported == [
-        f"offsets {orphan.offset} to {orphan.offset} of payload partition 0 are not there",
-        "batch 3 of incarnation 3 counts next",
-        f"offsets {entry.offset} to {entry.offset} of the ordering topic are not there",
-    ]
-    (foreign,) = verified.violations.where("type = 'foreign-view'").collect()
-    assert foreign.expected == f"a view of at most {log.replayed().seen - 3} records; the last that agreed is at offset {entry.offset - 1}"
-    assert foreign.offset_last == hole.offset
-    (lost,) = verified.violations.where("type = 'missing-payload'").collect()
-    assert f"and the writer of ordering record {passed.offset} had its content" in lost.found
 
 
 @pytest.mark.nightly
@@ -425,30 +423,3 @@ def test_log_of_a_simulation(spark: SparkSession, tmp_path: Path, monkeypatch: p
     assert {reason: verified.skipped[reason].records for reason in reasons if reason in verified.skipped} == {
         reason: count for reason, count in skipped.items() if count
     }
-
-
-def log_named(name: str) -> Writer:
-    """Returns a log with two decisions; `name` gives its genesis record and keys."""
-    writer = Writer()
-    writer.log = SignedLog(PARTITIONS, name)
-    writer.log.register("w1")
-    writer.batch(1, 0, spend(state("x")), spend(state("x"), content="double"))
-    return writer
-
-
-def test_an_export_of_another_log_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """The index of a rehearsal may have the same notary's name and the same decisions, and proves nothing about this log."""
-    mine, other = log_named(""), log_named("other")
-    export = export_of(other.replayed, tmp_path / "export", other.last.offset + 1)
-    with pytest.raises(CouldNotVerify, match=f"is of the log .* {other.log.log_id.hex()}, and this log has the id {mine.log.log_id.hex()}"):
-        _verified(spark, tmp_path, mine.log.by_partition, mine.party, [export])
-
-
-def test_another_log_time_is_found(spark: SparkSession, tmp_path: Path) -> None:
-    """The next time windows depend on it."""
-    mine = log_named("")
-    right = export_of(mine.replayed, tmp_path / "plain", mine.last.offset + 1)
-    later = mine.replayed.log_time + 1
-    wrong = edited(right, tmp_path / "export", manifest=lambda written: written.update(log_time_ms=later))
-    (row,) = _verified(spark, tmp_path, mine.log.by_partition, mine.party, [right, wrong]).violations.collect()
-    assert (row.type, row.found, row.source) == ("index-mismatch", f"log time {later} ms", str(wrong))
