@@ -85,7 +85,7 @@ check-lint:
 	@$(call timed,  lint and types,$(MAKE) --no-print-directory lint)
 
 check-tests:
-	@$(call timed,  tests,NO_PROCESSES=1 EXAMPLES=0.2 $(PYTEST) -q --numprocesses 3 --dist worksteal --no-header -m "$(CHECKED)")
+	@$(call timed,  tests,NO_PROCESSES=1 EXAMPLES=0.2 $(PYTEST) -q --numprocesses 5 --dist worksteal --no-header -m "$(CHECKED)")
 
 nightly: $(VENV)/.dev kafka manifests-tools test-peers test-image  ## hours, as root: what `make test` leaves to the night; 20,000 new seeds, all mutants, long chaos
 	EXAMPLES=10 $(PYTEST) -m nightly -rP --durations 10
