@@ -176,13 +176,20 @@ def wrong_begins(found: Sequence[Salvage], starts: dict[int, int]) -> list[tuple
 
 
 def wrong_items(items: DataFrame, requests: DataFrame, consumed: Sequence[DataFrame], ids: DataFrame) -> DataFrame:
-    """Returns violations for salvaged decisions that spend a state twice, or decide a transaction twice.
+    """Returns violations for salvaged decisions that spend a state again, or decide a transaction again. The first of two is right.
 
     `consumed` are all other states that are consumed, in frames of state and consumed_by; `ids` those that an earlier state has decided.
     """
     mine = claims(items)
-    others = reduce(DataFrame.union, [mine.select("state", "consumed_by"), *consumed]).withColumnRenamed("consumed_by", "other")
-    met = mine.join(others, "state").where(F.col("consumed_by") != F.col("other"))
+    first = F.lit(-1).alias("before")  # the log decides requests after the items before them, so a request that consumes a state came first
+    others = reduce(
+        DataFrame.union,
+        [
+            mine.select("state", F.col("consumed_by").alias("other"), F.col("position").alias("before")),
+            *[each.select("state", F.col("consumed_by").alias("other"), first) for each in consumed],
+        ],
+    )
+    met = mine.join(others, "state").where((F.col("consumed_by") != F.col("other")) & (F.col("before") < F.col("position")))
     spent = met.groupBy("position", "offset", "state", "consumed_by").agg(F.min("other").alias("other"))
 
     def consumed_by(name: str) -> Column:
@@ -190,8 +197,11 @@ def wrong_items(items: DataFrame, requests: DataFrame, consumed: Sequence[DataFr
 
     twice = violations(spent, F.lit("salvage-mismatch"), found=consumed_by("consumed_by"), expected=consumed_by("other"))
     known = items.where(F.col("id").isNotNull()).select("id", "position", "offset")
-    all_of_them = known.select("id").union(requests.select("id")).union(ids.select("id"))
-    again = all_of_them.groupBy("id").count().where("count > 1").join(known, "id")
+    all_of_them = reduce(
+        DataFrame.union,
+        [known.select("id", F.col("position").alias("before")), *[each.select("id", first) for each in (requests, ids)]],
+    )
+    again = known.join(all_of_them.groupBy("id").agg(F.min("before").alias("before")), "id").where("before < position")
     decided = violations(
         again,
         F.lit("salvage-mismatch"),

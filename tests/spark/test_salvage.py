@@ -219,7 +219,7 @@ def _wrong_salvages(history: History) -> list[tuple[str, int | None, int | None]
     owner = Owner(history, "careless")
     owner.salvage(again, once_more, *thieves)
     done = history.by_partition[ORDERING][-1].offset
-    found = [("salvage-mismatch", decided + at, done) for at in (0, 0, 1, 2, 3, 4)]
+    found = [("salvage-mismatch", decided + at, done) for at in range(5)]
     owner.key("careless again")
     return [*found, ("salvage-mismatch", decided + 5, owner.begin(position=99).offset)]
 
