@@ -452,8 +452,8 @@ async def test_a_closed_connection_is_freed_without_the_garbage_collector(
         assert wire.is_closed()
 
     def by_the_worker(wire: Wire) -> None:
-        wire.answer()
-        assert wire.is_closed()
+        while True:  # until the end: malformed bytes that are parsed after the answer to the call before them get one too
+            wire.answer()
 
     def submission(behind: bytes = b"", *lines: str) -> Callable[[], bytes]:
         def made() -> bytes:
