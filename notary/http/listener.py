@@ -39,16 +39,8 @@ BUSY_S = 1.0
 class _Accepted:
     """An accepted socket, until a connection is made of it in the turn of its address. With TLS, a handshake comes first."""
 
-    def __init__(
-        self,
-        listener: "Listener",
-        connection: socket.socket,
-        network: str,
-        ended: "Callable[[_Accepted], None]",
-    ) -> None:
-        """`ended` is called once: when the connection is made, or will not be made."""
+    def __init__(self, listener: "Listener", connection: socket.socket, network: str) -> None:
         self._listener, self._socket, self._network = listener, connection, network
-        self._ended = ended
         self._connection: Connection | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_over = False
@@ -106,7 +98,7 @@ class _Accepted:
             return
         self._is_over = True
         self._listener.places.remove_accepted(self, self._network)
-        self._ended(self)
+        self._listener.forget(self)
         if self._connection is None or not self._connection.is_connected:
             self._listener.places.release(self._network)
             self._listener.not_made()
@@ -165,6 +157,10 @@ class Listener:
         for accepted in list(self._accepted):
             accepted.give_up()
 
+    def forget(self, accepted: _Accepted) -> None:
+        """Forget an accepted socket: its connection is made, or will not be made."""
+        self._accepted.discard(accepted)
+
     def _accept(self) -> None:
         if not self.duty.is_active():
             self._loop.remove_reader(self._listening)
@@ -192,7 +188,7 @@ class Listener:
         if (rejection := self.places.take(network)) is not None:
             self._reject(connection, rejection)
             return True
-        accepted = _Accepted(self, connection, network, self._accepted.discard)
+        accepted = _Accepted(self, connection, network)
         self._accepted.add(accepted)
         if self.lanes.may_go(client := ClientKey(network)):
             accepted.start()
