@@ -25,16 +25,17 @@ from typing import Generic, Protocol, TypeVar
 
 from joiner.core import SALVAGE_OPEN, Joiner
 from joiner.evidence import Evidence
+from joiner.log_clock import LogClock
+from joiner.log_trust import INTERRUPTED, LogTrust
 from joiner.proposals import Proposals
-from joiner.ready import OrderedBatch, Ready
+from joiner.ready import Ready
 from joiner.recheck import Recheck, contradiction, examine, find_again, sought, to_find_again
 from joiner.sender import Sender
 from joiner.settings import DriverSettings
-from joiner.stalled import StallDetector
+from joiner.stalled import Stalls
 from ordering.clock import uptime_s
 from ordering.errors import Fatal, FatalCode, NotReady, OutOfRange
-from ordering.local_reader import describe
-from ordering.log import ORDERING, Log, Reader, Record
+from ordering.log import ORDERING, Log, Reader, Record, describe
 from ordering.signatures import record_is_signed
 from payload import Request
 
@@ -48,7 +49,6 @@ VERIFY_AT_ONCE = 256
 """The number of records in a chunk: a thread verifies the signatures of one chunk while the chunk before it is applied."""
 VERIFY_HERE_MAX = 2
 """This many signatures or fewer are verified in the calling thread: a handover to another thread costs as much."""
-INTERRUPTED = "reading was interrupted: the log is compared with this worker's index before anything more is applied or answered"
 LOST_WAITING = "the log has lost records that this worker has read and not applied"
 UNREAD_CHECKS = 8
 """Paused topic-partitions are looked at this many times in `interrupted_after_s`, and checked once half of that time has passed."""
@@ -91,7 +91,6 @@ class Driver(Generic[Decision]):
         self._applier = applier
         self._sender = sender
         self._settings = settings
-        self._clock_ms = clock_ms
         self.observers = list(observers)
         self._now_s = now_s
         self._executor = executor
@@ -102,17 +101,11 @@ class Driver(Generic[Decision]):
         """The reason why another reader must replace the present one; empty while there is none."""
         self._in_hand = False
         """True while polled records are not passed to the joiner yet."""
-        self._trusted = asyncio.Event()
-        self._suspicion = "the log has not been compared with this worker's index yet"
-        self._contradicted_since_s: float | None = None
-        self._contradicted_last_s = 0.0
+        self.trust = LogTrust(settings.contradiction_s)
+        self.log_clock = LogClock(settings, clock_ms)
+        self.stalls = Stalls(settings, now_s())
         self._compared_since_s = now_s()
         """The time when the present comparison of the log with the index began, plus the time for which it waited for records."""
-        self._next_is_deleted = False
-        """True if, at the watchdog's last check, the log started after an offset to read next. A comparison does not change it."""
-        self._refuted = False
-        """True from a contradiction between the log and the index until a comparison finds them to agree."""
-        self._examining: Evidence | None = None  # the foreign view for which our history is compared with the log
         self._ends_to_reach: dict[int, int] | None = None
         """The log end offsets up to which this worker must read before it is live; None before the watchdog's first check."""
         self._check_wanted = False
@@ -123,14 +116,9 @@ class Driver(Generic[Decision]):
         self._polls = self._polls_seen = self._interruptions_seen = 0
         self._ran_at_s = now_s()
         self._seen_at_s: dict[int, float] = {}  # per topic-partition: the time when it was last read or checked
-        self._reached_at_s = self._polled_at_s = self._remade_at_s = now_s()
+        self._reached_at_s = self._polled_at_s = now_s()
         self._unreachable = "no request was sent to the log yet"
         self._no_reader = ""
-        self._partitions, self._head = StallDetector(), StallDetector()
-        self.partitions_stalled_s: Mapping[int, float] = {}
-        """Per topic-partition with records left to read: the seconds without progress, at the watchdog's last check."""
-        self.head_stalled_s = 0.0
-        """The seconds for which the head has not moved although the log continues after it, at the watchdog's last check."""
         self.readers_remade = 0
         self.interruptions = 0
         """Counts the checks of the log after interruptions."""
@@ -138,8 +126,6 @@ class Driver(Generic[Decision]):
         """The ordering offset up to which the log was applied when this process first caught up without a suspicion; None before."""
         self.lag_records = 0
         """The number of records of the log, over all topic-partitions, not passed to the joiner yet, at the watchdog's last check."""
-        self.clock_skew_ms = 0
-        """The smallest possible lead of the log's clock over this worker's clock, from our last entry that was read back; negative: lag."""
         sender.may_not_append = self.may_not_append
 
     @property
@@ -157,15 +143,9 @@ class Driver(Generic[Decision]):
         """The seconds since the log was last polled without an error."""
         return self._now_s() - self._polled_at_s
 
-    @property
-    def partition_stalled_s(self) -> float:
-        """The longest of `partitions_stalled_s`; 0 when there is none."""
-        return max(self.partitions_stalled_s.values(), default=0.0)
-
     def not_ready(self) -> str | None:
         """Returns the reason why this worker's answers might not be fresh now; None when they are."""
-        settings = self._settings
-        unreachable_s = settings.unreachable_s
+        unreachable_s = self._settings.unreachable_s
         if self._unreachable and self._now_s() - self._reached_at_s > unreachable_s:
             return f"the log has not answered for more than {unreachable_s:g} s"
         if (why := self.suspicion() or self._clock_suspicion()) is not None:
@@ -173,17 +153,12 @@ class Driver(Generic[Decision]):
         if self.poll_age_s > unreachable_s:
             why = self._no_reader or "the reader returns nothing"
             return f"nothing could be read from the log for more than {unreachable_s:g} s: {why}"
-        stalled = [partition for partition, seconds in self.partitions_stalled_s.items() if seconds > unreachable_s]
-        if stalled:
-            return f"{describe(min(stalled))} has records that could not be read for more than {unreachable_s:g} s"
-        if self.head_stalled_s > settings.stall_s:
-            return f"the head of the order has not moved for more than {settings.stall_s:g} s, although the log has records after it"
-        return None
+        return self.stalls.not_ready()
 
     def suspicion(self) -> str | None:
         """Returns the reason why serving is suspended: the log may differ from the log of this index (R10). None if serving is allowed."""
-        if self._suspicion:
-            return f"{self._suspicion}; the log cannot be read now: {self._no_reader}" if self._no_reader else self._suspicion
+        if why := self.trust.suspicion:
+            return f"{why}; the log cannot be read now: {self._no_reader}" if self._no_reader else why
         reader = self._reader
         if reader is not None and reader.interruptions != self._interruptions_seen:
             return INTERRUPTED
@@ -193,6 +168,10 @@ class Driver(Generic[Decision]):
         if log_state is not None and log_state.sealed:
             return f"nothing is answered: {SALVAGE_OPEN}"
         return self.joiner.suspicions.describe() or None
+
+    def _clock_suspicion(self) -> str | None:
+        last = self.joiner.history.last
+        return self.log_clock.suspicion(None if last is None else max(self.joiner.log_time_ms, last.append_time_ms))
 
     def may_not_append(self) -> str | None:
         """Returns the reason why this worker appends nothing but fills now; None when it may append (R10)."""
@@ -233,7 +212,7 @@ class Driver(Generic[Decision]):
             finally:
                 # Set this before any other task runs: nothing may be answered until the log was checked. A reader that failed may have lost
                 # records before its position.
-                self._suspend()
+                self.trust.suspend()
                 self._reader = None
                 await reader.close()
             logger.warning("restarting the reader: %s", why)
@@ -274,7 +253,7 @@ class Driver(Generic[Decision]):
             if self._recheck.waits_for or not self._recheck.done:
                 was_done = self._recheck.done
                 # Once the log has contradicted the index, also wait for partitions without a leader.
-                led = range(ORDERING, self._log.payload_partitions) if self._refuted else {ORDERING, *self._log.leaders()}
+                led = range(ORDERING, self._log.payload_partitions) if self.trust.refuted else {ORDERING, *self._log.leaders()}
                 records = self._recheck.take(records, led)
                 if self._recheck.lost:
                     self._contradicted(self._recheck.lost, self._compared_since_s)
@@ -426,15 +405,14 @@ class Driver(Generic[Decision]):
                 " evidence, and see docs/runbook.md, 'A worker has seen another history'",
             )
         # From here on serving stays suspended until this comparison succeeds, even if a new reader finds the marks.
-        self._examining = evidence
-        self._suspicion = self._suspicion or "a record shows another history: this worker's is compared with the log"
+        self.trust.examine(evidence)
         began_s = self._now_s()
         lost = await examine(self._log, joiner.history.since(agreed), joiner.marks)
         if lost:
             self._contradicted(lost, began_s)
             return lost
         joiner.examined(evidence)
-        self._examining = None
+        self.trust.examining = None
         self._agreed()
         return ""
 
@@ -455,20 +433,23 @@ class Driver(Generic[Decision]):
         self._check_wanted |= any(anomaly.kind == "unsigned" for anomaly in ready.anomalies)
         if ready.stop is not None:
             raise ready.stop
-        if self._examining is not None and ready.evidence is None and self.joiner.offset_head > self._examining.offset:
+        examining = self.trust.examining
+        if examining is not None and ready.evidence is None and self.joiner.offset_head > examining.offset:
             # The log has another record in its place now, and that one shows our own history.
-            self._examining = None
+            self.trust.examining = None
             self._agreed()
         self._proposals.append(ready, tasks)
         for batch in ready.batches:
-            if batch.incarnation == self._sender.incarnation:
-                self._check_clock(batch)
+            if batch.incarnation == self._sender.incarnation and self.log_clock.check(batch):
+                logger.error(
+                    "clock alarm: the log's append time is %d ms from this worker's clock: check both clocks", self.log_clock.skew_ms
+                )
         return ready
 
     async def _watch(self, tasks: asyncio.TaskGroup) -> None:
         while True:
             await self._check_log()
-            if self._check_wanted and self._now_s() - self._checked_at_s >= CHECK_AGAIN_S and self._trusted.is_set():
+            if self._check_wanted and self._now_s() - self._checked_at_s >= CHECK_AGAIN_S and not self.trust.suspicion:
                 self._check_wanted, self._checked_at_s = False, self._now_s()
                 tasks.create_task(self._check_again(), name="check-again")
             self._sender.wake()
@@ -482,11 +463,12 @@ class Driver(Generic[Decision]):
             log_offsets = await self._log.offsets()
         except NotReady as problem:
             self._unreachable = str(problem)
-            self._contradicted_since_s = None  # a contradiction in the log's next reply counts as the first
+            self.trust.unreachable()
             self._detect_stalls(read_next, head_next, {})
             return
         self._reached_at_s, self._unreachable = self._now_s(), ""
-        self._next_is_deleted = any(read_next.get(partition, 0) < offsets.log_start for partition, offsets in log_offsets.items())
+        next_is_deleted = any(read_next.get(partition, 0) < offsets.log_start for partition, offsets in log_offsets.items())
+        self.trust.offsets_checked(next_is_deleted=next_is_deleted)
         if why := contradiction(read_next, marks, log_offsets):
             # No request takes `contradiction_s`: if this one did, the process was paused, and a contradiction from before does not count.
             now_s = self._now_s()
@@ -494,8 +476,9 @@ class Driver(Generic[Decision]):
             return
         # Partitions may have been added during the request.
         ends = {partition: offsets.log_end for partition, offsets in log_offsets.items() if partition in read_next}
-        if self._examining is not None and ends[ORDERING] <= self._examining.offset:
-            self._examining = None
+        examining = self.trust.examining
+        if examining is not None and ends[ORDERING] <= examining.offset:
+            self.trust.examining = None
             self._new_reader_why = self._new_reader_why or "the log no longer has the record that showed another history"
         if self._ends_to_reach is None or any(end < self._ends_to_reach.get(partition, 0) for partition, end in ends.items()):
             # Lower the ends if the log has been truncated since: do not wait for records that are gone.
@@ -508,7 +491,7 @@ class Driver(Generic[Decision]):
     def _catch_up(self) -> None:
         """Mark this worker live once it has applied all records up to the first known log end and is not suspected (R10)."""
         suspicions = self.joiner.suspicions
-        if suspicions.live or self._ends_to_reach is None or not self._trusted.is_set() or suspicions.open or self.joiner.log_state is None:
+        if suspicions.live or self._ends_to_reach is None or self.trust.suspicion or suspicions.open or self.joiner.log_state is None:
             return
         read_next = self._read_next()
         # A paused partition waits for memory, and the head does not need it. So records of unknown incarnations cannot delay a worker.
@@ -568,9 +551,6 @@ class Driver(Generic[Decision]):
             self._seen_at_s[partition] = float("-inf") if lost else max(began_s, self._seen_at_s.get(partition, began_s))
 
     def _detect_stalls(self, read_next: Mapping[int, int], head_next: int, ends: Mapping[int, int]) -> None:
-        now_s = self._now_s()
-        head = self._head.update({ORDERING: head_next}, {partition: end for partition, end in ends.items() if partition == ORDERING}, now_s)
-        self.head_stalled_s = head.get(ORDERING, 0.0)
         # A reader that was not polled is not stalled: during a replay, records may take long to apply.
         was_polled, self._polls_seen = self._polls > self._polls_seen, self._polls
         reader, done, uncompared = self._reader, self._recheck.done, self._recheck.waits_for
@@ -580,43 +560,22 @@ class Driver(Generic[Decision]):
             at |= {partition: reader.offset_next(partition) for partition in uncompared}
         read = {partition for partition in ends if partition not in self._paused and (done or partition in uncompared)}
         wanted = {partition: ends[partition] for partition in read if was_polled}
-        self.partitions_stalled_s = self._partitions.update(at, wanted, now_s)
-        if min(self.partition_stalled_s, now_s - self._remade_at_s) > self._settings.stall_s:
-            self._new_reader_why, self._remade_at_s = "the reader made no progress although the log has more records", now_s
-
-    def _suspend(self) -> None:
-        self._trusted.clear()
-        self._suspicion = self._suspicion or INTERRUPTED
+        self._new_reader_why = self.stalls.update(at, wanted, head_next, ends.get(ORDERING), self._now_s()) or self._new_reader_why
 
     def _agreed(self) -> None:
         """Resume serving, since the log is the one that this index was made from.
 
         It does not resume while a foreign view must be examined, or after another task has requested a new reader, which compares again.
         """
-        if self._examining is not None or self._new_reader_why:
-            return
-        self._suspicion, self._refuted = "", False
-        if not self._next_is_deleted:
-            self._contradicted_since_s = None
-        self._trusted.set()
-        self._catch_up()
+        if not self._new_reader_why and self.trust.agreed():
+            self._catch_up()
 
     def _contradicted(self, why: str, began_s: float) -> None:
-        """Apply and admit nothing until the log agrees again. Raises `Fatal` once the contradiction has lasted for `contradiction_s`.
-
-        `began_s`: the time when the comparison began. If that was long after the last contradiction, this is another one.
-        """
-        limit_s, now_s = self._settings.contradiction_s, self._now_s()
-        self._refuted = True
-        self._trusted.clear()
-        self._suspicion = f"the log contradicts this worker's index, and the worker stops if that lasts {limit_s:g} s: {why}"
+        """Apply and admit nothing until a new reader has found that the log agrees. Raises `Fatal` as `LogTrust.contradicted` does."""
         self._new_reader_why = self._new_reader_why or why
-        last_s, self._contradicted_last_s = self._contradicted_last_s, now_s
-        if self._contradicted_since_s is None or began_s - last_s > limit_s:
-            self._contradicted_since_s = now_s
+        if self.trust.contradicted(why, began_s, self._now_s()):
+            limit_s = self._settings.contradiction_s
             logger.warning("the log contradicts the index, stopping if that lasts: limit_s=%g: %s", limit_s, why)
-        elif now_s - self._contradicted_since_s >= limit_s:
-            raise Fatal(FatalCode.INDEX_AHEAD_OF_LOG, why)
 
     def _read_next(self) -> dict[int, int]:
         """Returns the next offset to read of each topic-partition.
@@ -636,34 +595,6 @@ class Driver(Generic[Decision]):
     def _head_next(self) -> int:
         """Returns the offset of the head, or the read position when no ordering record waits."""
         return self.joiner.offset_head if self.joiner.queued_records else self._read_next()[ORDERING]
-
-    def _clock_suspicion(self) -> str | None:
-        """Returns the reason to admit nothing if this worker's clock is far from the last time in the log; else None (R6).
-
-        A wrong clock must not push log time forward for ever, or keep time windows open.
-        """
-        last, settings = self.joiner.history.last, self._settings
-        if last is None or settings.clock_accepted:
-            return None
-        log_ms = max(self.joiner.log_time_ms, last.append_time_ms)
-        ahead_ms = self._clock_ms() - log_ms
-        if -settings.clock_behind_ms_max <= ahead_ms <= settings.clock_ahead_ms_max:
-            return None
-        return (
-            f"this worker's clock is {abs(ahead_ms) / 1000:.0f} s {'ahead of' if ahead_ms > 0 else 'behind'} the last time in the log"
-            f" ({log_ms} ms since 1970): one of them is wrong. Set the clock; if it is right, start with --accept-clock"
-        )
-
-    def _check_clock(self, own: OrderedBatch) -> None:
-        """Log an alarm if log time is far from this worker's clock. It never changes a decision (R6).
-
-        Only our own entries are used. By our clock, they were appended after we sent them and before we read them.
-        """
-        skew_ms = max(0, own.append_time_ms - self._clock_ms()) or min(0, own.append_time_ms - own.sent_at_ms)
-        alarm_ms = self._settings.clock_alarm_ms
-        if abs(skew_ms) > alarm_ms >= abs(self.clock_skew_ms):
-            logger.error("clock alarm: the log's append time is %d ms from this worker's clock: check both clocks", skew_ms)
-        self.clock_skew_ms = skew_ms
 
 
 def _signed(values: Sequence[bytes], log_id: bytes, key: bytes) -> dict[bytes, bytes]:

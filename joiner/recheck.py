@@ -21,8 +21,7 @@ from joiner.dropped import Dropped
 from joiner.history import NO_CONTENT, NONE_SKIPPED, Effect, Mark, extend_skipped, fingerprint_of, last_of_one_time
 from joiner.ready import Kept
 from ordering.errors import NotReady
-from ordering.local_reader import describe
-from ordering.log import ORDERING, Log, LogOffsets, Reader, Record
+from ordering.log import ORDERING, Log, LogOffsets, Reader, Record, describe
 
 RUNBOOK: Final = "docs/runbook.md"
 EXAMINE_S_MAX: Final = 60.0

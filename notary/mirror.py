@@ -25,8 +25,7 @@ from typing import Final
 from ordering.clock import clock_ms
 from ordering.errors import ConfigurationError, NotaryError, NotReady, OutcomeUnknown, OutOfRange
 from ordering.kafka import KafkaLog, KafkaWriter
-from ordering.local_reader import describe
-from ordering.log import ORDERING, LogOffsets, Reader, Record
+from ordering.log import ORDERING, LogOffsets, Reader, Record, describe
 
 logger = logging.getLogger("notary.mirror")
 

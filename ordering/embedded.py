@@ -21,8 +21,8 @@ from rocksdict import Rdict, ReadOptions, WriteBatch
 from ordering.clock import clock_ms
 from ordering.durable import make_directory
 from ordering.errors import ConfigurationError, Fatal, FatalCode, NotReady, OutcomeUnknown
-from ordering.local_reader import Arrivals, LocalReader, check_partitions, describe, size
-from ordering.log import ORDERING, Leader, LogOffsets, Record
+from ordering.local_reader import Arrivals, LocalReader, check_partitions, size
+from ordering.log import ORDERING, Leader, LogOffsets, Record, describe
 from ordering.settings import PAYLOAD_PARTITIONS_DEFAULT
 from ordering.store import (
     KEY,

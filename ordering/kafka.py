@@ -37,8 +37,8 @@ from ordering.endings import Producer, stop_consumer
 from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown, OutOfRange, error_text
 from ordering.interruptions import Interruptions
 from ordering.leadership import Leadership
-from ordering.local_reader import POLL_RECORDS_MAX, check_partitions, describe
-from ordering.log import ORDERING, BrokerSeen, Leader, LogOffsets, Record
+from ordering.local_reader import POLL_RECORDS_MAX, check_partitions
+from ordering.log import ORDERING, BrokerSeen, Leader, LogOffsets, Record, describe
 from ordering.settings import LogSettings
 from ordering.topics import EITHER_TIMES, LOG_TIMES, MESSAGE_BYTES_MAX, inspect, topic_names
 

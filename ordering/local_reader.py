@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 
 from ordering.errors import ConfigurationError, NotReady, OutOfRange
-from ordering.log import ORDERING, Record
+from ordering.log import ORDERING, Record, describe
 
 POLL_BYTES_MAX: Final = 8 * 1024 * 1024
 """The maximum size of a poll's result, so that a replay of a large log takes little memory. One record is returned, however large."""
@@ -135,11 +135,6 @@ class LocalReader:
 def size(record: Record) -> int:
     """Returns the size of a record's key and value in bytes."""
     return len(record.key or b"") + len(record.value or b"")
-
-
-def describe(partition: int) -> str:
-    """Returns a partition's name for a person."""
-    return "the ordering topic" if partition == ORDERING else f"payload partition {partition}"
 
 
 def check_partitions(log: str, found: int, wanted: int) -> None:

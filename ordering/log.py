@@ -147,6 +147,11 @@ class Log(Protocol):
         ...
 
 
+def describe(partition: int) -> str:
+    """Returns a topic-partition's name for a person."""
+    return "the ordering topic" if partition == ORDERING else f"payload partition {partition}"
+
+
 def check_payload_partitions(log: str, found: int, wanted: int, remedy: str) -> None:
     """Raise `Fatal` when `log` has another number of payload partitions than wanted.
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 
 from ordering.clock import clock_ms
 from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown
-from ordering.local_reader import Arrivals, LocalReader, check_partitions, describe, size
-from ordering.log import ORDERING, Leader, LogOffsets, Record
+from ordering.local_reader import Arrivals, LocalReader, check_partitions, size
+from ordering.log import ORDERING, Leader, LogOffsets, Record, describe
 
 
 class MemoryLog:

@@ -19,8 +19,7 @@ import msgspec
 from rocksdict import DBCompressionType, DBRecoveryMode, Options, Rdict, RdictIter
 
 from ordering.errors import ConfigurationError, CorruptRecord, Fatal, FatalCode
-from ordering.local_reader import describe
-from ordering.log import Record
+from ordering.log import Record, describe
 from ordering.torn import only_last_write_torn
 
 STORE_FORMAT_VERSION: Final = 1

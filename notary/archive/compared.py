@@ -22,8 +22,7 @@ from joiner.history import fingerprint_of
 from notary.archive.archived import ArchivedLog
 from notary.archive.segment import Segment
 from ordering.errors import ConfigurationError, CorruptRecord
-from ordering.local_reader import describe
-from ordering.log import Record
+from ordering.log import Record, describe
 from ordering.records import Key, decode
 from ordering.signatures import decode_genesis, log_id_of, record_is_signed
 

@@ -29,8 +29,7 @@ from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore
 from ordering.clock import clock_ms
 from ordering.durable import create_file, make_directory, move_into_place, sync
 from ordering.errors import ConfigurationError
-from ordering.local_reader import describe
-from ordering.log import ORDERING, Record
+from ordering.log import ORDERING, Record, describe
 
 LEFT_S: Final = 3_600
 """The age of a file that a killed process left. A younger one may be of a process on another machine, which no lock here reaches."""

@@ -31,8 +31,8 @@ from notary.receipts.note import VerifierKey
 from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore
 from ordering.durable import temporary_folder
 from ordering.errors import ConfigurationError, NotReady
-from ordering.local_reader import describe, size
-from ordering.log import ORDERING, Log, Reader, Record
+from ordering.local_reader import size
+from ordering.log import ORDERING, Log, Reader, Record, describe
 
 SEGMENT_BYTES: Final = 32 << 20
 """The bytes of records at which a segment is sealed before a command is complete. The last poll may add several megabytes."""

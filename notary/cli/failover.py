@@ -26,7 +26,7 @@ from notary.salvage.choice import Choice
 from notary.salvage.reach import facts_of_reach, lines_of_reach
 from notary.salvage.report import lines_of
 from ordering.errors import ConfigurationError
-from ordering.local_reader import describe
+from ordering.log import describe
 from ordering.records import SALVAGE_FORMAT
 from ordering.topics import create_topics, use_append_times, uses_append_times
 

@@ -29,8 +29,7 @@ from notary.index.view import viewing
 from notary.open_log import check_genesis, open_log
 from ordering.errors import ConfigurationError, OutcomeUnknown
 from ordering.genesis import first_record, read_genesis
-from ordering.local_reader import describe
-from ordering.log import ORDERING, Log, Record
+from ordering.log import ORDERING, Log, Record, describe
 from ordering.records import Genesis, OwnerRecord, batch_key
 from ordering.signatures import SigningKey, sign_record, sign_seal
 

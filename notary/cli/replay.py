@@ -11,8 +11,7 @@ from typing import Final
 from joiner import Joiner, Ready
 from notary.cli import ProgressLine
 from ordering.errors import FatalCode, NotReady
-from ordering.local_reader import describe
-from ordering.log import ORDERING, Log, Reader, Record
+from ordering.log import ORDERING, Log, Reader, Record, describe
 
 POLL_MS: Final = 200
 STALL_S_MAX: Final = 30.0

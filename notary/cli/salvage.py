@@ -43,8 +43,7 @@ from notary.salvage.report import after, facts_of, lines_forgotten, lines_of, si
 from notary.salvage.statements import THE_LOG, ChoiceRefused, Receipt
 from ordering.durable import make_directory, replace_file
 from ordering.errors import ConfigurationError, CorruptRecord, NotaryError, OutcomeUnknown
-from ordering.local_reader import describe
-from ordering.log import Record
+from ordering.log import Record, describe
 from ordering.records import SALVAGE_FORMAT, SalvageBegin, SalvageDone, SalvageItems
 from ordering.salvage import Item, encode_items
 from ordering.signatures import SigningKey, endorse_key

@@ -39,8 +39,7 @@ from ordering.connection import KafkaSecurity
 from ordering.durable import make_directory, remove_empty
 from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown
 from ordering.kafka import KafkaLog
-from ordering.local_reader import describe
-from ordering.log import ORDERING, Log
+from ordering.log import ORDERING, Log, describe
 from ordering.records import SALVAGE_FORMAT, Trim
 from ordering.topics import free_records
 

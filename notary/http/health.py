@@ -6,7 +6,7 @@ from notary.gate import SHUTTING_DOWN
 from notary.http.call import TEXT, Answer, Headers
 from notary.http.lifecycle import Lifecycle
 from notary.worker import Worker
-from ordering.local_reader import describe
+from ordering.log import describe
 
 HEALTH: Final = ("/livez", "/readyz", "/metrics")
 _STATE: Final[Headers] = [*TEXT, (b"cache-control", b"no-store")]
@@ -40,10 +40,10 @@ def _details(worker: Worker) -> list[str]:
         f"not compared with the index yet: {', '.join(map(describe, sorted(worker.driver.uncompared))) or 'nothing'}",
         f"pending requests: {worker.sender.queue.pending_requests}",
         f"hole at the head: {'none' if hole is None else f'({hole.incarnation}, {hole.sequence})'}",
-        f"log clock skew ms: {worker.driver.clock_skew_ms}",
+        f"log clock skew ms: {worker.driver.log_clock.skew_ms}",
         f"settings by which records may be lost: {' '.join(worker.topic_watch.problems) or 'none'}",
         f"asking the log failed with: {worker.driver.unreachable or 'nothing'}",
         f"seconds since the last poll: {worker.driver.poll_age_s:.1f}",
-        f"seconds that a partition is stalled: {worker.driver.partition_stalled_s:.1f}",
-        f"seconds that the head is stalled: {worker.driver.head_stalled_s:.1f}",
+        f"seconds that a partition is stalled: {worker.driver.stalls.longest_s:.1f}",
+        f"seconds that the head is stalled: {worker.driver.stalls.head_s:.1f}",
     ]

@@ -455,8 +455,8 @@ async def test_partition_that_gives_nothing(start: Start, log: FaultyLog) -> Non
     log.on_poll = lambda records: [record for record in records if record.partition != 1 or not silent]
     log.put(1, batch_key(9, 9), None)
     await worker.until(reason(worker, "payload partition 1 has records that could not be read"))
-    assert list(worker.driver.partitions_stalled_s) == [1]
-    assert worker.driver.partition_stalled_s > 0.1
+    assert list(worker.driver.stalls.partitions_s) == [1]
+    assert worker.driver.stalls.longest_s > 0.1
     silent = False
     worker.driver._new_reader_why = "the test wants another"
     await worker.until(lambda: worker.driver.not_ready() is None)
@@ -482,7 +482,7 @@ async def test_head_that_does_not_move(start: Start, log: FaultyLog) -> None:
     log.without_leader = {2}
     log.entry(1, 9, "lost", partition=2)
     await worker.until(reason(worker, "the head of the order has not moved for more than 0.1 s"))
-    assert worker.driver.head_stalled_s > DRIVER.stall_s
+    assert worker.driver.stalls.head_s > DRIVER.stall_s
     log.without_leader = set()
     await worker.until(lambda: worker.driver.joiner.hole is None and worker.driver.not_ready() is None)
 
@@ -492,7 +492,7 @@ async def test_idle_readers_are_left_alone(start: Start, log: FaultyLog) -> None
     worker = await ready_worker(start, driver=DriverSettings(poll_ms=10, watch_ms=10, stall_ms=50))
     looks = _count_looks(log)
     await worker.until(lambda: looks() > 20)
-    assert (worker.driver.head_stalled_s, worker.driver.partition_stalled_s) == (0, 0)
+    assert (worker.driver.stalls.head_s, worker.driver.stalls.longest_s) == (0, 0)
     assert (worker.driver.readers_remade, log.readers) == (0, 1)
     assert worker.driver.not_ready() is None
 
@@ -517,7 +517,7 @@ async def test_partition_that_ends_with_a_marker(start: Start, log: FaultyLog) -
     assert len(await worker.decided("a")) == 1
     looks = _count_looks(log)
     await worker.until(lambda: looks() > 20)
-    assert (worker.driver.head_stalled_s, worker.driver.partition_stalled_s) == (0, 0)
+    assert (worker.driver.stalls.head_s, worker.driver.stalls.longest_s) == (0, 0)
     assert (worker.driver.lag_records, worker.driver.readers_remade) == (0, 0)
 
 
@@ -733,19 +733,6 @@ async def test_a_worker_retired_in_the_step_of_its_register_record_stops(start: 
     assert (await start().dies()).code is FatalCode.RETIRED
 
 
-async def test_a_contradiction_that_takes_long_to_find_stops_the_worker(start: Start) -> None:
-    """The comparison of a long history may take longer than a contradiction may last. It begins when the last one was found."""
-    worker = await ready_worker(start)
-    await worker.stop()
-    now_s = 1_000.0
-    worker.driver._now_s = lambda: now_s
-    worker.driver._contradicted("record 7 is another one", now_s)
-    began_s = now_s
-    now_s += worker.driver._settings.contradiction_s + 0.1
-    with pytest.raises(Fatal, match="record 7"):
-        worker.driver._contradicted("record 7 is another one", began_s)
-
-
 async def test_two_moments_of_contradiction_do_not_stop_a_worker(start: Start, log: FaultyLog) -> None:
     """Each is one reply of a broker that lags behind. No payload partition has a leader, so no comparison ends in between."""
     worker = await ready_worker(start)
@@ -763,7 +750,7 @@ async def test_two_moments_of_contradiction_do_not_stop_a_worker(start: Start, l
 
     log.offsets = of_a_broker_that_lags  # type: ignore[method-assign]
     driver = worker.driver
-    await worker.until(lambda: driver._contradicted_since_s is not None)
+    await worker.until(lambda: driver.trust.is_contradicted)
     await asyncio.sleep(3 * driver._settings.contradiction_s)
     lagging = True
     await asyncio.sleep(3 * driver._settings.contradiction_s)

@@ -22,12 +22,14 @@ from joiner.due import DueProposals
 from joiner.evidence import Suspicions
 from joiner.history import History
 from joiner.incarnations import Incarnations
+from joiner.log_clock import LogClock
 from joiner.payloads import Payloads
 from joiner.proposals import Proposals, ReadAhead
 from joiner.queue import SubmissionQueue
 from joiner.recheck import Recheck
 from joiner.sender import Sender
 from joiner.share import Limiter
+from joiner.stalled import Stalls
 from notary import agreement, decide, open_log
 from notary.agreement import Votes
 from notary.gate import Gate
@@ -312,7 +314,7 @@ MUTANTS: Final = (
     Mutant(
         "a stalled reader is kept",
         "driver",
-        Driver._detect_stalls,
+        Stalls.update,
         "self._settings.stall_s",
         "10**9",
         seeds=100,
@@ -604,9 +606,7 @@ MUTANTS: Final = (
     ),
     Mutant("rows are never audited", "R9", SelfCheck._audit, "self._index.audit(tile)", "()", seeds=100),
     # R6: clocks that are wrong by years
-    Mutant(
-        "a clock wrong by years is believed", "R6", Driver._clock_suspicion, "last is None or settings.clock_accepted", "True", seeds=200
-    ),
+    Mutant("a clock wrong by years is believed", "R6", LogClock.suspicion, "log_ms is None or settings.clock_accepted", "True", seeds=200),
     # R10: who may write
     Mutant(
         "signatures of records are not looked at",
@@ -773,7 +773,7 @@ MUTANTS: Final = (
         "a partition that contradicted is not waited for",
         "R10",
         Driver._read_with,
-        "self._refuted",
+        "self.trust.refuted",
         "False",
         seeds=500,
     ),

@@ -9,7 +9,7 @@ from itertools import combinations
 
 import msgspec
 
-from ordering.local_reader import describe
+from ordering.log import describe
 from tests.scopes.expected import Batch
 from tests.scopes.reading import Readings
 from tests.scopes.scope import TOPIC_PARTITIONS, Label, Scope

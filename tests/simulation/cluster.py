@@ -18,8 +18,8 @@ from typing import Protocol
 import msgspec
 
 from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown, OutOfRange
-from ordering.local_reader import check_partitions, describe
-from ordering.log import ORDERING, Leader, LogOffsets, Record
+from ordering.local_reader import check_partitions
+from ordering.log import ORDERING, Leader, LogOffsets, Record, describe
 from tests.simulation.plan import AppendFates, Plan
 
 CHECK_AGAIN_S = 0.1

@@ -272,7 +272,7 @@ class Losses:
             # Settle on an index that the log confirms: it has been compared, and its worker reads on.
             for process in suspected:
                 driver = process.worker.driver if process.worker is not None else None
-                if driver is not None and not driver._suspicion and driver.joiner.history.seen:
+                if driver is not None and not driver.trust.suspicion and driver.joiner.history.seen:
                     simulation.trace("owner", f"settles the history of {process.name}")
                     simulation.count("suspicions settled")
                     simulation.owner.settle(driver.joiner.history.view)
