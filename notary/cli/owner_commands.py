@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from joiner.history import History
-from joiner.proposals import read_ahead
+from joiner.read_ahead import read_ahead
 from notary.cli import owner
 from notary.cli.init import LEADERS_S_MAX, when_ready
 from notary.config import Config, load

@@ -24,8 +24,9 @@ from joiner.history import History
 from joiner.incarnations import Incarnations
 from joiner.log_clock import LogClock
 from joiner.payloads import Payloads
-from joiner.proposals import Proposals, ReadAhead
+from joiner.proposals import Proposals
 from joiner.queue import SubmissionQueue
+from joiner.read_ahead import ReadAhead
 from joiner.recheck import Recheck
 from joiner.sender import Sender
 from joiner.share import Limiter
