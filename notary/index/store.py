@@ -132,7 +132,8 @@ def raise_fatal(directory: Path, problem: BaseException) -> None:
     """Raise the `Fatal` for an error of reading or decoding a row; return for any other error."""
     if isinstance(problem, CorruptRecord):
         raise Fatal(FatalCode.INDEX_DAMAGED, f"the index {directory} is corrupt: {problem}. {REMEDY}") from problem
-    if isinstance(problem, NotaryError) or not isinstance(problem, Exception):  # rocksdict raises bare Exception
+    if isinstance(problem, (NotaryError, MemoryError)) or not isinstance(problem, Exception):
         return
     raise_if_out_of_resources(directory, problem)  # opening a new index writes its first rows
-    raise Fatal(FatalCode.INDEX_DAMAGED, f"the index {directory} cannot be read: {problem}. {REMEDY}") from problem
+    text = str(problem) if type(problem) is Exception else repr(problem)  # rocksdict raises bare Exception, with RocksDB's text
+    raise Fatal(FatalCode.INDEX_DAMAGED, f"the index {directory} cannot be read: {text}. {REMEDY}") from problem

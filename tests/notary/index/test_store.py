@@ -10,7 +10,7 @@ import pytest
 
 from notary.index import IndexSettings
 from notary.index.rocks import COUNTED_WRITES, FILLING_PART, RocksStore, open_store
-from notary.index.store import DECISIONS, FAMILIES, META, STATES, Store
+from notary.index.store import DECISIONS, FAMILIES, META, STATES, Reading, Store
 from ordering.errors import Fatal, FatalCode
 from ordering.settings import INTEGER_MAX
 from tests.open_files import errors_with_few_open_files
@@ -159,6 +159,14 @@ def test_an_index_that_needs_more_open_files_is_not_damaged(tmp_path: Path) -> N
     problems = errors_with_few_open_files(lambda: RocksStore.open(tmp_path, IndexSettings()).close(), Fatal)
     assert {problem.code for problem in problems if isinstance(problem, Fatal)} == {FatalCode.OPEN_FILES}
     assert [problem for problem in problems if "Raise the limit" not in str(problem)] == []
+
+
+def test_an_error_that_is_not_the_disks_is_named() -> None:
+    """A worker without memory must not advise to move its index away, and other errors show their type: they may be a bug."""
+    with pytest.raises(MemoryError), Reading(Path("index")):
+        raise MemoryError
+    with pytest.raises(Fatal, match=r"cannot be read: KeyError\('lost'\)\. Move the index away"), Reading(Path("index")):
+        raise KeyError("lost")
 
 
 def test_filters_of_a_large_index_are_in_parts(tmp_path: Path) -> None:
