@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from joiner import JoinerState, OrderedBatch, Ready, RootSeen, VoteVoid
+from joiner import JoinerState, OrderedBatch, Ready
 from notary.agreement import Agreement, observe
 from notary.decide import decide
 from notary.decision import (
@@ -26,6 +26,7 @@ from notary.decision import (
 from notary.index import rows
 from notary.index.meta import check_owner, decode_agreement, encode, joiner_state_of, offsets_next_of, rows_with
 from notary.index.rocks import IndexSettings, RocksStore
+from notary.index.roots import ComparedRoots, Vote, votes_of
 from notary.index.store import (
     DECISIONS,
     FAMILIES,
@@ -91,12 +92,8 @@ class Index:
         progress = self._meta.get(rows.PROGRESS_KEY)
         self._position_next, self._log_time_ms = rows.PROGRESS.unpack(progress) if progress else (0, 0)
         self._offsets_next = offsets_next_of(self._meta)
-        self._compared = decode_agreement(self._meta.get(rows.AGREEMENT_KEY))
-        before = self._meta.get(rows.AGREEMENT_BEFORE_KEY)
-        self._compared_before = self._compared if before is None else decode_agreement(before)
-        """The comparison as of the last record that took effect. A restart reads later checkpoints and compares them again (R8)."""
-        self._open_before: Agreement | None = None
-        """While checkpoints are read again: the last comparison, if it has an open root disagreement. Meanwhile nothing is answered."""
+        compared, before = decode_agreement(self._meta.get(rows.AGREEMENT_KEY)), self._meta.get(rows.AGREEMENT_BEFORE_KEY)
+        self._roots = ComparedRoots(compared, compared if before is None else decode_agreement(before))
         # Set by `prepare` for the next step: the requests, the number of decisions at that time, and the rows found.
         self._prepared: tuple[Sequence[Request], int, Found] | None = None
         self.tree = StoredTree(self._position_next, self._tiles, directory)
@@ -157,7 +154,7 @@ class Index:
     @property
     def agreement(self) -> Agreement:
         """The comparison of this worker's roots with the others' (R9)."""
-        return self._open_before or self._compared
+        return self._roots.agreement
 
     def joiner_state(self) -> JoinerState:
         """Returns the state from which the joiner resumes (R8, R10). Raises `Fatal` when the rows are inconsistent."""
@@ -202,11 +199,11 @@ class Index:
             position_next = self._position_next + len(hashes)
             put(rows.PROGRESS_KEY, rows.PROGRESS.pack(position_next, ready.log_time_ms), meta)
             self._put_joiner_state(ready, batch)
-            compared, before, open_before = self._compare(ready, result.outcomes, position_next)
-            agreement = open_before or compared
-            if agreement != self.agreement or before != self._compared_before:
-                put(rows.AGREEMENT_KEY, encode(agreement), meta)
-                put(rows.AGREEMENT_BEFORE_KEY, encode(before), meta)
+            votes = votes_of(ready, result.outcomes, self._position_next)
+            roots = self._roots.after(ready, votes, lambda agreement, votes: self._compared(agreement, votes, position_next))
+            if roots.agreement != self.agreement or roots.before != self._roots.before:
+                put(rows.AGREEMENT_KEY, encode(roots.agreement), meta)
+                put(rows.AGREEMENT_BEFORE_KEY, encode(roots.before), meta)
             # A crash before this line leaves nothing of the step: its records are read again. After this line the decisions are final.
             try:
                 self._store.write(batch)
@@ -225,9 +222,9 @@ class Index:
             raise
         self._position_next, self._log_time_ms = position_next, ready.log_time_ms
         self._offsets_next.update(ready.offsets_next)
-        self._compared, self._compared_before, self._open_before = compared, before, open_before
-        if agreement.quarantined:
-            raise self.quarantine(agreement.quarantined)  # syncs the row: the log cannot restore it
+        self._roots = roots
+        if why := self.agreement.quarantined:
+            raise self.quarantine(why)  # syncs the row: the log cannot restore it
         return result.outcomes
 
     def _put_joiner_state(self, ready: Ready, batch: WriteBatch) -> None:
@@ -286,7 +283,7 @@ class Index:
 
     def quarantine(self, why: str) -> Quarantined:
         """Quarantine the index: mark it as wrong on the disk, for ever. Returns the error with which the worker must stop."""
-        self._compared, self._open_before = msgspec.structs.replace(self.agreement, quarantined=why), None
+        self._roots = self._roots.quarantined(why)
         batch = self._store.new_batch()
         batch.put(rows.AGREEMENT_KEY, encode(self.agreement), self._store.handle(META))
         try:
@@ -304,38 +301,12 @@ class Index:
         first = tile * TILE_WIDTH
         return self.leaves_in_pieces(first, min(TILE_WIDTH, self.position_next - first))
 
-    def _compare(self, ready: Ready, outcomes: Sequence[Sequence[Decision]], size: int) -> tuple[Agreement, Agreement, Agreement | None]:
-        """Returns the comparison of roots after the step, the one as of the last record that took effect, and `_open_before` (R9).
-
-        After a start or an interruption the joiner reads again from the last record that took effect. Later comparisons are dropped first:
-        a vote from a root disagreement that has ended would open another one if it were compared twice.
-        """
-        compared, before, open_before = self._compared, self._compared_before, self._open_before
-        records = self._votes_of(ready, outcomes)
-        if records and records[0][0].offset < compared.offset_next:
-            open_before = open_before or (None if compared.disagreement is None else compared)
-            compared = before
-        through_effects = 0
-        if ready.effects:
-            through_effects = len([seen for seen, _ in records if seen.offset <= ready.effects[-1].offset])
-            compared = before = self._observe(compared, records[:through_effects], size)
-        compared = self._observe(compared, records[through_effects:], size)
-        if open_before is not None and compared.offset_next >= open_before.offset_next:
-            open_before = None
-        return compared, before, open_before
-
-    def _observe(self, agreement: Agreement, records: Sequence[tuple[RootSeen | VoteVoid, int]], size: int) -> Agreement:
-        if records or agreement.pending:
+    def _compared(self, agreement: Agreement, votes: Sequence[Vote], size: int) -> Agreement:
+        """Returns the agreement with these votes, compared with our tree of that size."""
+        if votes or agreement.pending:
             with Reading(self.directory):
-                agreement = observe(agreement, records, self._worker_name, size, self.tree.root_at)
-        return msgspec.structs.replace(agreement, offset_next=records[-1][0].offset + 1) if records else agreement
-
-    def _votes_of(self, ready: Ready, outcomes: Sequence[Sequence[Decision]]) -> list[tuple[RootSeen | VoteVoid, int]]:
-        """Returns the step's checkpoint and retire records, each with the size of our tree at its place in the log."""
-        sizes = [int(self._position_next)]
-        for decisions in outcomes:
-            sizes.append(max([sizes[-1], *[decision.position + 1 for decision in decisions]]))
-        return [(seen, sizes[seen.batches_before]) for seen in ready.roots_seen]
+                agreement = observe(agreement, votes, self._worker_name, size, self.tree.root_at)
+        return msgspec.structs.replace(agreement, offset_next=votes[-1][0].offset + 1) if votes else agreement
 
     @property
     def _guard(self) -> "_Guard":

@@ -594,7 +594,7 @@ MUTANTS: Final = (
     ),
     # R9: who is wrong is found out, and nobody else stops
     Mutant("no checkpoints are written", "R9", SelfCheck._compare, "await self._sender.append_checkpoint(*record)", "pass", seeds=200),
-    Mutant("roots are never compared", "R9", Index._observe, "records or agreement.pending", "False", seeds=200),
+    Mutant("roots are never compared", "R9", Index._compared, "votes or agreement.pending", "False", seeds=200),
     Mutant("no index is ever quarantined", "R9", agreement._tally, "winner is None", "True", seeds=200),
     Mutant("the first vote quarantines", "R9", Votes.winner, "count >= VOTES_MIN and 2 * count > len(voters)", "True", seeds=200),
     Mutant(

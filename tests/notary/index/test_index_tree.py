@@ -194,7 +194,7 @@ def test_after_a_step_that_failed_before_its_write_nothing_is_returned(
         raise error()
 
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(index, "_compare", fail)
+        meanwhile.setattr(index, "_compared", fail)
         with pytest.raises(type(error())):
             index.apply(step(SIZE, 10))
     for ask in (lambda: index.decision(request(1).transaction_id), lambda: index.tile(0, 1, 1), lambda: index.has_decided([bytes(32)])):
