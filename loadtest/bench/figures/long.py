@@ -223,12 +223,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _rows(lines: Lines) -> Sequence[Row]:
     line = lines[-1]
-    head = ("tenth", "requests/s", "p50", "p99", "worker, CPU s for 1,000", "brokers", "worker's memory, at most", "index", "log")
+    head = ("tenth", "requests/s", "p50", "p99", "worker, CPU s for 1,000", "brokers", "worker's memory, on average", "at most", "index", "log")
     rows: list[Row] = [head]
     for number, tenth in enumerate(line.figures["tenths"], 1):
         latencies = [f"{tenth[name]:,.0f} ms" for name in ("latency_ms_p50", "latency_ms_p99")]
         costs = [f"{tenth[name]:.3f}" if name in tenth else "" for name in ("worker_cpu_s_per_1000", "brokers_cpu_s_per_1000")]
-        sizes = [f"{tenth[name]:,.0f} MiB" for name in ("worker_mib_max", "index_mib", "log_mib")]
+        sizes = [f"{tenth[name]:,.0f} MiB" for name in ("worker_mib", "worker_mib_max", "index_mib", "log_mib")]
         rows.append((str(number), f"{tenth['requests_per_s']:,.0f}", *latencies, *costs, *sizes))
     ratio, cores = line.figures.get("last_to_first_tenth"), line.figures["load_cores"]
     everything = (
@@ -236,7 +236,7 @@ def _rows(lines: Lines) -> Sequence[Row]:
         + ("" if ratio is None else f"; the last tenth to the first: {ratio:.2f}")
         + f"; the load took {cores:.2f} cores"
     )
-    rows.append((everything, f"{line.figures['requests_per_s']:,.0f}", *[""] * 7))
+    rows.append((everything, f"{line.figures['requests_per_s']:,.0f}", *[""] * 8))
     return rows
 
 
