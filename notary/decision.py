@@ -6,13 +6,14 @@
 from collections.abc import Sequence
 from enum import IntEnum
 from hashlib import sha256
+from itertools import pairwise
 from struct import Struct, error
 from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
 from notary.tree import leaf_hash
-from ordering.errors import CorruptRecord
+from ordering.errors import CorruptRecord, Malformed
 from ordering.ids import StateRef, TransactionId
 from ordering.pieces import Pieces
 from ordering.salvage import CONFLICT_BYTES, LEAF, LEAF_PREFIX, Decided, Hashed, Item, leaf_of
@@ -68,6 +69,18 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     outcome: Outcome
     log_time_ms: int
     conflicts: tuple[Conflict, ...] = ()
+
+
+def check_conflicts(decision: Decision, where: str = "") -> None:
+    """Raise `Malformed`, with a path within `where`, unless the conflicts are such as a notary lists under that outcome."""
+    conflicts, reason = decision.conflicts, REASONS[decision.outcome]
+    if (decision.outcome in (Outcome.INPUT_CONFLICT, Outcome.REFERENCE_CONFLICT)) != bool(conflicts):
+        raise Malformed(f"{len(conflicts)} conflicts with the reason {reason}", where)
+    for at, conflict in enumerate(conflicts):
+        if f"{KINDS[conflict.kind]}-conflict" != reason:
+            raise Malformed(f"an {KINDS[conflict.kind]} listed under {reason}", f"{where}.conflicts[{at}]")
+    if any(first.state >= second.state for first, second in pairwise(conflicts)):
+        raise Malformed("conflicts do not ascend", where)
 
 
 def leaf(decision: Decision) -> bytes:

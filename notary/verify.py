@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from notary.decision import Decision, leaf
+from notary.decision import Decision, check_conflicts, leaf
 from notary.receipts.checkpoint import SIZE_MAX, SignedCheckpoint, checkpoint_of
 from notary.receipts.errors import NotVerified, Reason
 from notary.receipts.key_history import follow, history_of
@@ -63,6 +63,10 @@ def verify_receipt(receipt: str | bytes, decision: DecisionLike, keys: Keys) -> 
         check_inclusion(proof.index, checkpoint.size, leaf_hash(leaf(decided)), proof.hashes, checkpoint.root)
     except ProofError as problem:
         raise NotVerified(problem.reason, str(problem)) from None
+    try:
+        check_conflicts(decided)  # the notary may have signed any leaf
+    except (Malformed, IndexError) as problem:
+        raise NotVerified("malformed-decision", f"the notary signed what is no decision: {problem}") from None
     return checkpoint
 
 

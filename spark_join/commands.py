@@ -23,7 +23,7 @@ from spark_join.archiving import archive
 from spark_join.arguments import PREFIX, parser
 from spark_join.engine.session import cause, open_session, refuse_folder_of_its_own
 from spark_join.engine.stages import Progress, Stages
-from spark_join.errors import CLEAN, COULD_NOT, VIOLATED, CouldNotVerify
+from spark_join.errors import CLEAN, COULD_NOT, VIOLATED, CouldNotVerify, visible
 from spark_join.exports import read_exports
 from spark_join.kept_state import newest_state, read_state, verified_ranges, write_state
 from spark_join.log.archive import read_archive, read_ranges, unlisted
@@ -240,4 +240,4 @@ def _warn(chosen: argparse.Namespace, progress: Progress, warning: str) -> None:
 
 
 def _report(chosen: argparse.Namespace, message: str) -> None:
-    print(f"spark_join {chosen.command}: {message}", file=sys.stderr)
+    print(f"spark_join {chosen.command}: {visible(message)}", file=sys.stderr)

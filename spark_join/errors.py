@@ -10,6 +10,11 @@ COULD_NOT: Final = 2
 """The command failed, or there is no result; stderr has the reason."""
 
 
+def visible(text: str) -> str:
+    """Spells out control and direction characters, which could make a text look like another text, or command a terminal."""
+    return "".join([each if each.isprintable() else f"\\u{ord(each):04x}" for each in text])
+
+
 class CouldNotVerify(Exception):
     """The command cannot be carried out, and there is no result about this log.
 

@@ -92,9 +92,13 @@ def known_notaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests with a fixture that starts processes: `make check` leaves them out."""
+    """Mark tests with a fixture that starts processes: `make check` leaves them out. Refuse missing fixtures, by day those of the night."""
     for item in items:
-        if isinstance(item, pytest.Function) and not STARTED.isdisjoint(item.fixturenames):
+        if not isinstance(item, pytest.Function):
+            continue
+        if missing := set(item.fixturenames) - item._fixtureinfo.name2fixturedefs.keys() - {"request"}:
+            raise pytest.UsageError(f"{item.nodeid} has no fixture {', '.join(sorted(missing))}")
+        if not STARTED.isdisjoint(item.fixturenames):
             item.add_marker(pytest.mark.seconds)
 
 

@@ -6,13 +6,16 @@ arguments, the verifier keys and the files that they name, is a failure (exit 2)
 
 import argparse
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, Final
 
 from notary.cli import json_line
-from notary.decision import leaf
+from notary.decision import Decision, leaf
 from notary.exit_codes import EXIT_DONE, EXIT_NO
 from notary.receipts import VerifierKey, parse_verifier_key, proof_of
 from notary.receipts.note import NOTE_BYTES_MAX
@@ -28,6 +31,7 @@ from notary.verify import (
     verify_receipt,
 )
 from ordering.errors import ConfigurationError
+from ordering.ids import format_state
 
 FILE_BYTES_MAX: Final = 1 << 24
 """The longest file or line with a decision: 10,000 conflicts take 2 MB."""
@@ -87,10 +91,11 @@ def _verify(arguments: argparse.Namespace, keys: list[VerifierKey]) -> tuple[lis
         receipt = _read(arguments.receipt, NOTE_BYTES_MAX)
         decision = decision_of(_read(arguments.decision, FILE_BYTES_MAX))
         checkpoint = verify_receipt(receipt, decision, keys)
+        _Proven().add(decision, 1)  # one decision can contradict itself
         return [checkpoint], {"verified": True, "position": decision.position, **_as_object(checkpoint)}
     with _open(arguments.receipt) as stream:
         first = stream.readline(FILE_BYTES_MAX)
-        if first.lstrip()[:1] in (b"{", b"[") or not first.strip():
+        if first.lstrip()[:1] == b"{" or not first.strip():
             return _verify_lines(first, stream, keys)
         note = first + stream.read(NOTE_BYTES_MAX)
     if note.startswith(_RECEIPT_HEAD):
@@ -102,9 +107,17 @@ def _verify(arguments: argparse.Namespace, keys: list[VerifierKey]) -> tuple[lis
 def _verify_lines(first: bytes, stream: IO[bytes], keys: list[VerifierKey]) -> tuple[list[SignedCheckpoint], dict[str, Any]]:
     """Verify a decision with its receipt on each line, and report the first `FAILURES_SHOWN` failures. Returns the same as `_verify`."""
     checkpoints: dict[tuple[str, int], SignedCheckpoint] = {}
-    leaves: dict[tuple[str, int], tuple[bytes, int]] = {}  # (origin, position) -> leaf hash, and the line that has it first
-    decisions = failed = 0
+    proven: defaultdict[str, _Proven] = defaultdict(_Proven)  # by origin
+    decisions = 0
+    failed: set[int] = set()
     failures: list[dict[str, Any]] = []
+
+    def fail(number: int, rejection: NotVerified) -> None:
+        if number not in failed and len(failures) < FAILURES_SHOWN:
+            failures.append({"line": number, "reason": rejection.reason, "detail": rejection.what})
+            print(f"notary verify: line {number}: {rejection}", file=sys.stderr)
+        failed.add(number)
+
     for number, line in _lines(first, stream):
         decisions += 1
         try:
@@ -114,24 +127,62 @@ def _verify_lines(first: bytes, stream: IO[bytes], keys: list[VerifierKey]) -> t
             checkpoint = verify_receipt(receipt, decision, keys)
             known = checkpoints.setdefault((checkpoint.origin, checkpoint.size), checkpoint)
             verify_consistency(known, checkpoint, _no_tile)
-            # Checkpoints of different sizes are not compared, for want of tiles. But one tree has one decision at a position.
-            decided = leaf_hash(leaf(decision))
-            first_decided, at = leaves.setdefault((checkpoint.origin, decision.position), (decided, number))
-            if first_decided != decided:
-                raise NotVerified("inconsistent", f"the notary signed another decision at position {decision.position}, that of line {at}")
+            proven[checkpoint.origin].add(decision, number)
         except NotVerified as rejection:
-            failed += 1
-            if len(failures) < FAILURES_SHOWN:
-                failures.append({"line": number, "reason": rejection.reason, "detail": rejection.what})
-                print(f"notary verify: line {number}: {rejection}", file=sys.stderr)
+            fail(number, rejection)
+    for each in proven.values():
+        for number, fall in each.out_of_time():
+            fail(number, fall)
     if not decisions:
         raise NotVerified("malformed-receipt", "the input is empty: it has no receipt, decision or checkpoint")
     met = list(checkpoints.values())
     if failed:
-        print(f"notary verify: {failed} of {decisions} decisions do not verify", file=sys.stderr)
+        print(f"notary verify: {len(failed)} of {decisions} decisions do not verify", file=sys.stderr)
         why = {"reason": failures[0]["reason"], "detail": f"line {failures[0]['line']}: {failures[0]['detail']}"}
-        return met, {"verified": False, **why, "decisions": decisions, "failed": failed, "failures": failures}
+        return met, {"verified": False, **why, "decisions": decisions, "failed": len(failed), "failures": failures}
     return met, {"verified": True, "decisions": decisions, **_as_object(max(met, key=lambda checkpoint: checkpoint.size))}
+
+
+class _Proven:
+    """The proven decisions of one notary, compared with each other: checkpoints of different sizes are not compared, for want of tiles.
+
+    A rejection may cite a consumer that has a later position: a salvage may have lost its decision (docs/salvage.md).
+    """
+
+    def __init__(self) -> None:
+        # Each decision has its leaf hash, its log time and its line.
+        self._positions: dict[int, tuple[bytes, int, int]] = {}
+        self._transactions: dict[bytes, tuple[bytes, int, int]] = {}
+        self._consumers: dict[bytes, tuple[bytes, int]] = {}  # state -> `consumed_by`, and the line that has it first
+
+    def add(self, decision: Decision, number: int) -> None:
+        """Add the decision of a line. Raises `NotVerified` if an earlier line or the decision itself contradicts it."""
+        decided = leaf_hash(leaf(decision)), decision.log_time_ms, number
+        before = self._positions.setdefault(decision.position, decided)
+        if before[0] != decided[0]:
+            raise _inconsistent(f"another decision at position {decision.position}, that of line {before[2]}")
+        before = self._transactions.setdefault(decision.transaction_id, decided)
+        if before[0] != decided[0]:
+            raise _inconsistent(f"another decision of transaction {decision.transaction_id.hex()}, that of line {before[2]}")
+        itself = sha256(decision.transaction_id).digest() if decision.conflicts else b""
+        for conflict in decision.conflicts:
+            if conflict.consumed_by == itself:
+                raise _inconsistent(f"the rejected transaction itself as the consumer of state {format_state(conflict.state)}")
+            consumer, at = self._consumers.setdefault(conflict.state, (conflict.consumed_by, number))
+            if consumer != conflict.consumed_by:
+                raise _inconsistent(f"another consumer of state {format_state(conflict.state)}, in line {at}")
+
+    def out_of_time(self) -> Iterator[tuple[int, NotVerified]]:
+        """Yields (line, error) of each decision whose log time is before that of the position before it."""
+        for position, following in pairwise(sorted(self._positions)):
+            (_, time_ms, at), (_, time_next_ms, number) = self._positions[position], self._positions[following]
+            if time_next_ms < time_ms:
+                fall = f"falls from {time_ms} at position {position}, in line {at}, to {time_next_ms} at position {following}"
+                yield number, NotVerified("inconsistent", f"log time {fall}")
+
+
+def _inconsistent(other: str) -> NotVerified:
+    return NotVerified("inconsistent", f"the notary signed {other}")
 
 
 def _lines(first: bytes, stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
@@ -156,8 +207,10 @@ def _consistent(arguments: argparse.Namespace, keys: list[VerifierKey], checkpoi
     except NotVerified as rejection:
         raise NotVerified(rejection.reason, f"{arguments.consistent_with}: {rejection.what}") from None
     read = _no_tile if arguments.tiles is None else _tiles_under(Path(arguments.tiles))
-    for checkpoint in checkpoints:
-        verify_consistency(checkpoint, other, read)
+    # All are compared with the largest: two trees may have the smaller ones in common.
+    largest = max([*checkpoints, other], key=lambda checkpoint: checkpoint.size)
+    for checkpoint in (*checkpoints, other):
+        verify_consistency(checkpoint, largest, read)
     return _as_object(other)
 
 

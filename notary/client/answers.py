@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from itertools import pairwise
 
+from notary.decision import check_conflicts
 from notary.wire import ConflictJson as Conflict
 from notary.wire import DecisionJson as Answer
 from notary.wire import NotaryJson as NotaryDescription
@@ -64,13 +65,27 @@ def contradicting(answers: Sequence[Answer | None], requests: Sequence[Request])
         if log_time > log_time_next:
             return f"log_time falls from {log_time} at position {position} to {log_time_next} at {position_next}", at, at_next
     consumed: dict[bytes, tuple[int, int]] = {}
+    consumers: dict[bytes, tuple[str, int]] = {}  # state -> the hash of its consumer's id, and the answer that says so first
     for position, _, at, committed in in_order:
+        answer, request = answers[at], requests[at]
+        assert answer is not None
+        listed = {parse_state(conflict.state): conflict.consumed_by for conflict in answer.conflicts}
+        touched = request.inputs if answer.reason == "input-conflict" else (*request.inputs, *request.references)
+        for state in touched:
+            if state not in listed and (before := consumed.get(state)) is not None:
+                name = format_state(state)
+                if committed:
+                    why = f"is committed, and that at position {before[0]} consumed its state {name}"
+                else:
+                    why = f"does not list {name}, which that at position {before[0]} consumed"
+                return f"the transaction at position {position} {why}", before[1], at
         if committed:
-            for state in (*requests[at].inputs, *requests[at].references):
-                if (before := consumed.get(state)) is not None:
-                    why = f"consumed its state {format_state(state)}"
-                    return f"the transaction at position {position} is committed, and that at position {before[0]} {why}", before[1], at
-            consumed |= dict.fromkeys(requests[at].inputs, (position, at))
+            consumed |= dict.fromkeys(request.inputs, (position, at))
+            listed = dict.fromkeys(request.inputs, sha256(request.transaction_id).hexdigest())
+        for state, consumer in listed.items():
+            known, at_known = consumers.setdefault(state, (consumer, at))
+            if known != consumer:
+                return f"two decisions have two consumers of the state {format_state(state)}", at_known, at
     return None
 
 
@@ -103,15 +118,7 @@ def read_notary(body: bytes) -> NotaryDescription:
 
 def _check(answer: Answer, where: str) -> None:
     """Raise `Malformed` unless the members of a decision are consistent with each other."""
-    decision = to_decision(answer, where)
-    listing = answer.reason in ("input-conflict", "reference-conflict")
-    if listing != bool(answer.conflicts):
-        raise Malformed(f"{len(answer.conflicts)} conflicts with the reason {answer.reason}", where)
-    for at, conflict in enumerate(answer.conflicts):
-        if f"{conflict.kind}-conflict" != answer.reason:
-            raise Malformed(f"an {conflict.kind} listed under {answer.reason}", f"{where}.conflicts[{at}]")
-    if any(first.state >= second.state for first, second in pairwise(decision.conflicts)):
-        raise Malformed("conflicts do not ascend", where)
+    check_conflicts(to_decision(answer, where), where)
 
 
 def canonical_id(transaction_id: str | bytes) -> str:

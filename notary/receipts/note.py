@@ -14,11 +14,11 @@ from hashlib import sha256
 from typing import Final
 
 import msgspec
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary.receipts.errors import NotVerified, Reason
 from ordering.ids import excerpt
+from ordering.signatures import is_signed
 
 ED25519: Final = b"\x01"
 """The signature type of an Ed25519 key that signs notes."""
@@ -100,22 +100,23 @@ def open_note(note: str, keys: Sequence[VerifierKey], malformed: Reason, length_
         signed = text.encode()
     except UnicodeEncodeError:
         raise NotVerified(malformed, "the note is not UTF-8") from None
-    known = {(key.name, key.key_id): key for key in keys}
+    known: dict[tuple[str, bytes], list[VerifierKey]] = {}  # an id is short: keys of one name may share it
+    for key in keys:
+        known.setdefault((key.name, key.key_id), []).append(key)
     signed_by: list[VerifierKey] = []
     others: list[tuple[str, bytes]] = []
     for line in lines:
         name, key_id, signature = _signature_line(line, malformed)
-        key = known.get((name, key_id))
-        if key is None:
+        candidates = known.get((name, key_id))
+        if candidates is None:
             others.append((name, key_id))
             continue
-        if key in signed_by:
+        signer = next((key for key in candidates if is_signed(key.public_key, signature, signed)), None)
+        if signer is None:
+            raise NotVerified("bad-signature", f"the signature of {_shown(name, key_id)} is not of this text")
+        if signer in signed_by:
             raise NotVerified(malformed, f"two signatures by the key {_shown(name, key_id)}")
-        try:
-            Ed25519PublicKey.from_public_bytes(key.public_key).verify(signature, signed)
-        except (InvalidSignature, ValueError):
-            raise NotVerified("bad-signature", f"the signature of {_shown(name, key_id)} is not of this text") from None
-        signed_by.append(key)
+        signed_by.append(signer)
     if not signed_by:
         there = ", ".join([_shown(*other) for other in others[:3]])
         trusted = ", ".join([_shown(key.name, key.key_id) for key in keys[:3]]) or "none"

@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from spark_join.constants import OUTCOMES
+from spark_join.errors import visible
 from spark_join.report.plots import bars, lanes, lines, moment, stacked, time_ticks
 
 BINS: Final = 120
@@ -62,7 +63,7 @@ def series(decisions: DataFrame, entries: DataFrame) -> Series:
     positions: dict[int, int] = {}
     for row in decided:
         positions[row.bin] = min(row["first"], positions.get(row.bin, row["first"]))
-    apart = F.abs(F.col("append_time_ms") - F.col("content_append_time_ms"))
+    apart = F.abs(F.col("append_time_ms").cast("double") - F.col("content_append_time_ms"))  # of longs it may be no long
     apart = F.percentile_approx(apart, [0.5, 0.99], 1_000).alias("apart")
     batches = {row.bin: row for row in entries.groupBy(bin_).agg(apart, F.min("offset").alias("first")).collect()}
     power = F.when(F.col("count") > 0, F.length(F.bin("count")) - 1).otherwise(-1)  # the largest n with 2^n <= count
@@ -201,10 +202,7 @@ def _cell_class(text: str) -> str:
 
 
 def _visible(value: object) -> object:
-    """Spells out control and direction characters, which could make a text look like another text."""
-    if isinstance(value, Markup) or not isinstance(value, str):
-        return value
-    return "".join([each if each.isprintable() else f"\\u{ord(each):04x}" for each in value])
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 _environment = Environment(

@@ -207,6 +207,31 @@ NO_DECISIONS: list[Any] = [
 ]
 
 
+def conflict(state: int, kind: Kind = Kind.INPUT) -> Conflict:
+    return Conflict(bytes(35) + bytes((state,)), kind, bytes(32))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "conflicts"),
+    [
+        (Outcome.COMMITTED, [conflict(1)]),
+        (Outcome.OUTSIDE_TIME_WINDOW, [conflict(1)]),
+        (Outcome.INPUT_CONFLICT, []),
+        (Outcome.REFERENCE_CONFLICT, []),
+        (Outcome.INPUT_CONFLICT, [conflict(1, Kind.REFERENCE)]),
+        (Outcome.REFERENCE_CONFLICT, [conflict(1, Kind.REFERENCE), conflict(2)]),
+        (Outcome.INPUT_CONFLICT, [conflict(2), conflict(1)]),
+        (Outcome.INPUT_CONFLICT, [conflict(1), conflict(1)]),
+    ],
+)
+def test_a_proven_decision_that_contradicts_itself(outcome: Outcome, conflicts: list[Conflict]) -> None:
+    """A notary may sign any leaf. Only decisions in their one valid form verify, as JSON and as an object."""
+    lie = Decision(0, bytes(32), outcome, 0, tuple(conflicts))
+    notary = Grown([lie])
+    for form in (lie, as_object(lie)):
+        assert rejected(notary.receipt(0), form) == "malformed-decision"
+
+
 @pytest.mark.parametrize(
     "decision",
     [

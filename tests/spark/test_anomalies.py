@@ -45,6 +45,12 @@ def test_what_is_gone_from_the_ends(spark: SparkSession) -> None:
     ]
 
 
+def test_a_part_may_end_at_the_last_offset(spark: SparkSession) -> None:
+    """A range of an archive may claim so: all offsets behind its last record are missing."""
+    (row,) = _anomalies(spark, [0, 1], [], [("ordering", 0, -1, 2**63 - 1)])
+    assert (row.offset, row.found) == (2, f"offsets 2 to {2**63 - 2} of the ordering topic are not there")
+
+
 def _incarnation(number: int, *batches: tuple[int, int, int]) -> list[tuple[int, bytes, bytes, bytes]]:
     """Returns the entries of an incarnation that count: offset, sequence, and the sequence that it had reached before."""
     return [

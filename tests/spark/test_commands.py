@@ -232,6 +232,17 @@ def test_what_cannot_be_verified(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "the executors of spark://127.0.0.1:1 do not reach a temporary folder of this machine" in done.stdout + done.stderr
 
 
+def test_messages_cannot_command_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Text from a hostile archive is escaped, and makes no second line."""
+    (tmp_path / "ranges").mkdir()
+    range_ = {"archive_version": 2, "payload_partitions": 1, "files": [], "\x1b[2J\u202e\nspark_join verify: clean": 1}
+    (tmp_path / "ranges/00000001.json").write_text(json.dumps(range_))
+    assert main(["verify", "--archive", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    shown = capsys.readouterr().err
+    assert "\\u001b[2J\\u202e\\u000aspark_join" in shown
+    assert shown.removesuffix("\n").isprintable()
+
+
 @pytest.mark.parametrize(
     ("problem", "shown"),
     [

@@ -239,6 +239,16 @@ def test_one_batch_is_one_bin(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
+def test_append_times_are_any_longs(spark: SparkSession) -> None:
+    """Nobody has checked the times of an archive: their difference may be no long."""
+    rows = [(7, 1, 2**63 - 1, -1, 1), (7, 1, -(2**63), 2**63 - 1, 2), (7, 1, 5, -(2**63), 3)]
+    columns = "log_time_ms bigint, count bigint, append_time_ms bigint, content_append_time_ms bigint, offset bigint"
+    decisions = spark.createDataFrame([], "log_time_ms bigint, outcome int, position bigint")
+    (found,) = series(decisions, spark.createDataFrame(rows, columns)).moments
+    assert (found.apart_ms_p50, found.apart_ms_p99) == (2.0**63, 2.0**64)
+
+
+@pytest.mark.spark
 def test_no_batch_is_no_bin(spark: SparkSession) -> None:
     """An empty log has no bins."""
     entries = spark.createDataFrame([], "log_time_ms bigint, count bigint, append_time_ms bigint, content_append_time_ms bigint")

@@ -12,12 +12,11 @@ from tests.notary.archive.test_stream import until_sealed
 from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank, fresh_state, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
-from tests.notary.snapshots.test_store_s3 import BUCKET
-from tests.notary.snapshots.test_store_s3 import s3 as s3_server
+from tests.notary.snapshots import test_store_s3
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
-s3 = s3_server
-URL = f"s3://{BUCKET}/segments"
+server, s3 = test_store_s3.server, test_store_s3.s3
+URL = f"s3://{test_store_s3.BUCKET}/segments"
 
 
 @pytest.mark.usefixtures("s3")

@@ -223,7 +223,18 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _rows(lines: Lines) -> Sequence[Row]:
     line = lines[-1]
-    head = ("tenth", "requests/s", "p50", "p99", "worker, CPU s for 1,000", "brokers", "worker's memory, on average", "at most", "index", "log")
+    head = (
+        "tenth",
+        "requests/s",
+        "p50",
+        "p99",
+        "worker, CPU s for 1,000",
+        "brokers",
+        "worker's memory, on average",
+        "at most",
+        "index",
+        "log",
+    )
     rows: list[Row] = [head]
     for number, tenth in enumerate(line.figures["tenths"], 1):
         latencies = [f"{tenth[name]:,.0f} ms" for name in ("latency_ms_p50", "latency_ms_p99")]

@@ -17,7 +17,15 @@ pytestmark = pytest.mark.seconds
 
 COMMIT = "0123456789" * 4
 MOMENTS = [{"seconds": at, "requests_per_s": 10.0 * at, "rejected_requests_per_s": 5.0, "worker_mib": 100.0} for at in range(1, 5)]
-TENTH = {"requests_per_s": 1e4, "latency_ms_p50": 1.0, "latency_ms_p99": 2.0, "worker_mib_max": 1.0, "index_mib": 1.0, "log_mib": 1.0}
+TENTH = {
+    "requests_per_s": 1e4,
+    "latency_ms_p50": 1.0,
+    "latency_ms_p99": 2.0,
+    "worker_mib": 1.0,
+    "worker_mib_max": 1.0,
+    "index_mib": 1.0,
+    "log_mib": 1.0,
+}
 ANY: dict[str, dict[str, Any]] = {
     "end-to-end": {"requests_per_s": 1_234.0, "latency_ms_p50": 1.0, "latency_ms_p99": 2.0, "others_cores": 0.1},
     "apply": {"requests_per_s": 5_678.0, "inputs_per_s": 9.0},

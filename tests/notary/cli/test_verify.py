@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 
 from notary.cli import main
+from notary.decision import Conflict, Decision, Kind, Outcome
 from notary.receipts.key_history import endorse
 from notary.wire import HistoricKey
 from tests.notary.receipts.grown import ORIGIN, Grown, as_object, private_key, random_decisions, verifier_key
@@ -230,6 +232,51 @@ def test_two_decisions_at_one_position(folder: Folder) -> None:
     assert folder.verify(folder.put("decisions", as_lines([*lines(count=60), same]))) == 0
 
 
+SPENT = bytes(36)
+
+
+def lie(position: int, seed: int, consumer: bytes = b"", log_time_ms: int = 5) -> dict[str, Any]:
+    """Returns a decision with a receipt. It is proven, in a tree of its own size; `consumer` is the hash that it cites for `SPENT`."""
+    conflicts = (Conflict(SPENT, Kind.INPUT, consumer),) if consumer else ()
+    decision = Decision(position, bytes((seed,)) * 32, Outcome.INPUT_CONFLICT if consumer else Outcome.COMMITTED, log_time_ms, conflicts)
+    tree = Grown([*NOTARY.decisions[:position], decision])
+    return {**as_object(decision), "receipt": tree.receipt(position)}
+
+
+@pytest.mark.parametrize(
+    ("lies", "why"),
+    [
+        ([lie(1, 1), lie(2, 1)], f"another decision of transaction {'01' * 32}, that of line 1"),
+        ([lie(1, 1, b"a" * 32), lie(2, 2, b"b" * 32)], f"another consumer of state {'00' * 32}:0, in line 1"),
+        ([lie(2, 2, sha256(bytes((2,)) * 32).digest())], f"the rejected transaction itself as the consumer of state {'00' * 32}:0"),
+        ([lie(1, 1, b"a" * 32), lie(2, 2, b"b" * 32, 4)], f"another consumer of state {'00' * 32}:0, in line 1"),
+        ([lie(2, 2, log_time_ms=4), lie(1, 1)], "log time falls from 5 at position 1, in line 2, to 4 at position 2"),
+    ],
+    ids=["a transaction decided twice", "two consumers", "consumed by itself", "two in one line", "log time falls"],
+)
+def test_decisions_that_contradict_each_other(folder: Folder, lies: list[dict[str, Any]], why: str) -> None:
+    """Each has a valid receipt, in trees of different sizes. One line of them is reported, once."""
+    found = folder.found(folder.put("decisions", as_lines(lies)))
+    assert (found["reason"], found["failed"], len(found["failures"])) == ("inconsistent", 1, 1)
+    assert why in found["detail"]
+
+
+def test_a_decision_that_contradicts_itself(folder: Folder) -> None:
+    """A rejection because of the rejected transaction itself."""
+    rejection = lie(2, 2, sha256(bytes((2,)) * 32).digest())
+    folder.put("receipt", rejection.pop("receipt"))
+    folder.put("decision", rejection)
+    assert folder.found("receipt", "--decision", "decision")["reason"] == "inconsistent"
+
+
+def test_what_only_looks_like_a_contradiction(folder: Folder) -> None:
+    """One consumer cited twice, the same decision twice, and equal log times; another notary has its own positions."""
+    other = Grown(random_decisions(5, seed=9), origin="other.example", seed="other")
+    others = [{**as_object(one), "receipt": other.receipt(one.position)} for one in other.decisions]
+    lies = [lie(1, 1, b"a" * 32), lie(2, 2, b"a" * 32), lie(1, 1, b"a" * 32), *others]
+    assert folder.verify(folder.put("decisions", as_lines(lies)), "--verifier-key", str(other.key)) == 0
+
+
 def test_a_file_to_compare_with_is_named(folder: Folder) -> None:
     """Two files are checkpoints: the message says which of them is malformed."""
     checkpoint = folder.put("checkpoint", NOTARY.checkpoint())
@@ -247,6 +294,13 @@ def test_an_endless_line_is_an_error(folder: Folder, monkeypatch: pytest.MonkeyP
 
 
 # Checkpoints
+
+
+def test_a_checkpoint_of_tiles_at_an_ipv6_address(folder: Folder) -> None:
+    """Its origin begins as a JSON array does."""
+    notary = Grown(random_decisions(3), origin="[2001:db8::1]:8443/london")
+    file = folder.put("checkpoint", notary.checkpoint())
+    assert folder.verify(file, key=str(notary.key)) == 0
 
 
 def test_a_checkpoint_alone_is_verified(folder: Folder) -> None:
@@ -290,6 +344,15 @@ def test_two_signed_trees_are_exposed(folder: Folder) -> None:
     assert folder.found(*words, forged, "--tiles", tiles)["reason"] == "bad-signature"
     older = folder.put("older", NOTARY.checkpoint(200))
     assert folder.found(*words, older, "--tiles", folder.put_tiles(FORK))["reason"] == "wrong-tile"
+
+
+def test_two_trees_with_one_beginning(folder: Folder) -> None:
+    """Both trees of the decisions are consistent with the smaller checkpoint. Partial tiles of each do not make them one tree."""
+    tiles = folder.put_tiles(Grown(NOTARY.decisions[:150]))
+    folder.put_tiles(Grown(FORK.decisions[:200]))
+    lies = [{**as_object(each.decisions[5]), "receipt": each.receipt(5, size)} for each, size in ((NOTARY, 150), (FORK, 200))]
+    file, older = folder.put("decisions", as_lines(lies)), folder.put("older", NOTARY.checkpoint(100))
+    assert folder.found(file, "--consistent-with", older, "--tiles", tiles)["reason"] == "inconsistent"
 
 
 def test_tiles_that_are_not_there(folder: Folder) -> None:

@@ -433,6 +433,47 @@ async def test_a_rejection_because_of_the_transaction_itself_is_evidence(*, rece
     assert [answer.position for answer, _ in raised.value.evidence] == [0]
 
 
+CITED = {"state": request(1)["inputs"][0], "kind": "input", "consumed_by": "ef" * 32}
+TAKEN = {"outcome": "rejected", "reason": "input-conflict", "conflicts": [CITED]}
+OTHERS = {"state": request(3)["inputs"][0], "kind": "input", "consumed_by": "ef" * 32}
+
+
+@pytest.mark.parametrize("positions", [(0, 1), (1, 0)])
+@pytest.mark.parametrize(
+    ("first", "second"), [({**COMMITTED, "conflicts": []}, TAKEN), (TAKEN, {**TAKEN, "conflicts": [{**CITED, "consumed_by": "cd" * 32}]})]
+)
+async def test_two_consumers_of_one_state_are_evidence(first: dict[str, Any], second: dict[str, Any], positions: tuple[int, int]) -> None:
+    """A committed transaction consumed the state, or a rejection cites a consumer; and another rejection cites another one."""
+    double = [request(1), {**request(2), "inputs": request(1)["inputs"]}]
+    changes = [{**each, "position": position, "log_time": 1} for each, position in zip((first, second), positions, strict=True)]
+    with pytest.raises(Contradiction, match=r"have two consumers of the state \w+:0") as raised:
+        await answered(double, *changes)
+    assert len(raised.value.evidence) == 2
+
+
+@pytest.mark.parametrize(
+    ("second", "rejected"),
+    [
+        ({"inputs": [*request(1)["inputs"], *request(3)["inputs"]]}, {**TAKEN, "conflicts": [OTHERS]}),
+        ({**WINDOWED[1], "inputs": request(1)["inputs"]}, {**OUTSIDE, "conflicts": []}),
+        ({**WINDOWED[1], "references": request(1)["inputs"]}, {**OUTSIDE, "conflicts": []}),
+    ],
+    ids=["another input", "the window in place of the input", "the window in place of the reference"],
+)
+async def test_a_rejection_without_a_consumed_state_is_evidence(second: dict[str, Any], rejected: dict[str, Any]) -> None:
+    """Every consumed input is listed, then every consumed reference; the time window comes last."""
+    changes = [{**COMMITTED, "conflicts": [], "position": 0, "log_time": 1}, {**rejected, "position": 1, "log_time": 1}]
+    with pytest.raises(Contradiction, match=r"position 1 does not list \w+:0, which that at position 0 consumed"):
+        await answered([request(1), {"content_hash": "00" * 32, **second}], *changes)
+
+
+async def test_references_are_not_listed_beside_inputs() -> None:
+    """Such a rejection is right, though the first transaction consumed the reference."""
+    second = {**request(3), "references": request(1)["inputs"]}
+    changes = [{**COMMITTED, "conflicts": [], "position": 0, "log_time": 1}, {**TAKEN, "conflicts": [OTHERS], "position": 1, "log_time": 1}]
+    assert len(await answered([request(1), second], *changes)) == 2
+
+
 async def test_a_double_spend_without_receipts_does_not_count() -> None:
     """Another worker answers, and rejects the second request."""
     double = [request(1), request(2, state=1)]

@@ -185,3 +185,23 @@ def test_any_text_is_a_key_or_rejected(text: str) -> None:
     """For any text of a key the only exception is `NotVerified`."""
     with pytest.raises(NotVerified):
         parse_verifier_key(text)
+
+
+def test_a_key_of_small_order_signs_nothing() -> None:
+    """With the neutral element as its key, a notary could deny each note: this signature would be of any text (docs/formats.md)."""
+    neutral = bytes((1,)) + bytes(31)
+    key = VerifierKey("alice.example", neutral)
+    line = f"— alice.example {base64_of(key.key_id + neutral + bytes(32))}\n"
+    for text in (TEXT, "another text\n"):
+        assert rejected(f"{text}\n{line}", key) == "bad-signature"
+
+
+def test_two_keys_with_one_id() -> None:
+    """A notary finds two such keys in seconds. By a rotation from one to the other it could deny all earlier notes."""
+    seeds = ("48682", "131343")
+    both = [verifier_key(seed, "alice.example") for seed in seeds]
+    assert both[0].key_id == both[1].key_id
+    for seed, key in zip(seeds, both, strict=True):
+        note = sign_note(TEXT, [("alice.example", private_key(seed))])
+        assert open_note(note, both, "malformed-checkpoint") == open_note(note, both[::-1], "malformed-checkpoint") == (TEXT, [key])
+    assert rejected(f"{TEXT}\n— alice.example {base64_of(both[0].key_id + bytes(64))}\n", *both) == "bad-signature"
