@@ -4,12 +4,13 @@ import re
 from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Set
 from enum import IntEnum
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from joiner import AdmittedSubmission
 from ordering.errors import NotaryError
+from payload import PARTY_BYTES_MAX
 
 TURN_BYTES: Final = 4 << 10
 """The bytes of a party's bodies that are decoded in its turn, times its weight, before the next party's turn."""
@@ -20,7 +21,8 @@ DEBT_BYTES_MAX: Final = 256 << 10
 AHEAD_BYTES_MAX: Final = 2 << 20
 """The longest lead, in bytes, that parties have over addresses, or addresses over parties. The other side catches up this much at most."""
 
-_match_leading_party = re.compile(rb'\s*\{\s*"party"\s*:\s*"([^"\\]+)"').match
+# A longer name is no party's, and its copy would double the bytes of a body.
+_match_leading_party = re.compile(rb'\s*\{\s*"party"\s*:\s*"([^"\\]{1,%d})"' % PARTY_BYTES_MAX).match
 
 
 class Admission(Protocol):
@@ -43,13 +45,30 @@ class Admission(Protocol):
         ...
 
 
+class Payer(NamedTuple):
+    """The client that a submission's bytes count for: a party, or an address without one."""
+
+    name: str = ""
+    """The party of the new submissions that were admitted on its connection before, if it is one; else its address. Empty: any client."""
+    is_authenticated: bool = True
+    """True if a new submission was admitted on its connection before."""
+
+    @classmethod
+    def of(cls, network: str, parties: Set[bytes]) -> "Payer":
+        """Returns the client with this address and with these parties of admitted submissions."""
+        return cls(next(iter(parties)).decode() if len(parties) == 1 else network, bool(parties) or not network)
+
+
+ANY_CLIENT: Final = Payer()
+
+
 class Body:
     """The body of one submission: its connection calls `piece` for each piece, then one of `complete`, `late` and `left`.
 
     The gate then calls `admitted` or `rejected` of a subclass: once, unless the client left.
     """
 
-    __slots__ = ("_data", "_gate", "network", "of_party", "parties", "party", "size", "ticket", "waited_s")
+    __slots__ = ("_data", "_gate", "network", "of_party", "parties", "party", "payer", "size", "ticket", "waited_s")
 
     def __init__(self, gate: Admission, ticket: bytes = b"") -> None:
         """`ticket`: the ticket in the call's head, unchecked."""
@@ -58,6 +77,8 @@ class Body:
         """The client's address; empty if it does not matter."""
         self.parties: Set[bytes] = frozenset()
         """The parties of new submissions that were admitted on its connection before."""
+        self.payer = ANY_CLIENT
+        """The client that its bytes count for; the gate sets it."""
         self.party = b""
         """The party that it names in its first piece, as the first member, where our clients write it; empty if it does not."""
         self.of_party = True
@@ -68,11 +89,6 @@ class Body:
         """The number of its bytes that have come."""
         self._gate = gate
         self._data: bytes | bytearray = b""  # one piece as it came, or several together: a piece may have a single byte
-
-    @property
-    def is_unauthenticated(self) -> bool:
-        """True if no new submission was admitted on its connection before."""
-        return bool(self.network) and not self.parties
 
     def admitted(self, submission: AdmittedSubmission) -> None:
         """The gate has admitted the submission. Queue it, or pass it on, in this turn of the loop: no capacity is reserved for longer."""

@@ -40,7 +40,7 @@ import msgspec
 
 from joiner import AdmittedSubmission
 from joiner.rate import WAIT_S_MAX, Pace
-from notary.bodies import Body, Lanes, Side
+from notary.bodies import ANY_CLIENT, Body, Lanes, Payer, Side
 from notary.duty_cycle import DutyCycle
 from notary.parties import Parties
 from notary.party_keys import Verify
@@ -67,6 +67,10 @@ UNAUTHENTICATED_PART: Final = 2
 """Unauthenticated bodies, on connections without an admitted submission, get all bytes divided by this, or one largest body if more."""
 UNAUTHENTICATED_ADDRESS_PART: Final = 8
 """The same for the unauthenticated bodies of one address."""
+PARTY_TIMES: Final = 8
+"""Several bodies of one party get this many times the bytes that stay free, so 8/9 of those that the others leave (`joiner.share`)."""
+_ADDRESSES: Final = Payer(is_authenticated=False)
+"""All addresses together."""
 SHUTTING_DOWN: Final = "this worker is shutting down: send the same to another worker, or here again later"
 _BAD_SIGNATURE: Final = (
     "the signature is not this party's signature over these requests: a party signs the notary's name, its own name and the"
@@ -187,8 +191,8 @@ class Gate:
         self._body_s_max = body_s_max
         self.body_bytes = 0
         """The bytes of all bodies that are incomplete or not decoded yet, and of submissions that are looked up (`count_bytes`)."""
-        self._unauthenticated_bytes: Counter[str] = Counter()
-        """The bytes of unauthenticated bodies among them, by address; the empty string has the sum over all addresses."""
+        self._bytes_of: Counter[Payer] = Counter()
+        """The same bytes by client, and the sum over all addresses."""
         self._bodies: set[Body] = set()
         self._lanes = Lanes(self.weight_of)
         self._pace = Pace()
@@ -253,6 +257,7 @@ class Gate:
         """Register a body before its first piece. Raises `TooLarge`."""
         if declared is not None and int(declared) > SUBMISSION_BYTES_MAX:
             raise TooLarge(f"the body has {int(declared)} bytes, and a submission has at most {SUBMISSION_BYTES_MAX}: {_FEWER}")
+        body.payer = Payer.of(body.network, body.parties)
         self._bodies.add(body)
 
     def stop(self) -> None:
@@ -269,7 +274,7 @@ class Gate:
         size = body.size + len(data)
         if size > SUBMISSION_BYTES_MAX:
             return TooLarge(f"the body has more than {SUBMISSION_BYTES_MAX} bytes, the limit of a submission: {_FEWER}")
-        rejection = self._bytes_rejection(body.size, size, body.network if body.is_unauthenticated else "")
+        rejection = self._bytes_rejection(body.size, size, body.payer)
         if rejection is None and not body.size:  # its first piece
             if body.party and self._capacity is not None and not self._capacity.is_calm(1, 1):
                 # Reject it before its end. A body that names two parties is rejected for either of them, and is never admitted.
@@ -277,45 +282,44 @@ class Gate:
             if rejection is None and (self._lanes or body.waited_s > CONNECTION_WAIT_S_MAX):
                 rejection = self._wait_rejection(body, body.party)
         if rejection is None:
-            self._count_bytes(body, len(data))
+            self.count_bytes(len(data), body.payer)
         return rejection
 
-    def _bytes_rejection(self, counted: int, size: int, network: str) -> Overloaded | None:
+    def _bytes_rejection(self, counted: int, size: int, payer: Payer) -> Overloaded | None:
         """Returns the rejection if `size` bytes exceed a limit, besides those of other bodies and of the queue; else None.
 
-        `counted`: its bytes that count already. `network`: the client's address if it is unauthenticated; else empty.
+        `counted`: its bytes that count already, for `payer`.
         """
         others_bytes = self.body_bytes - counted + (0 if self._capacity is None else self._capacity.pending_bytes)
         if others_bytes and others_bytes + size > self._bytes_max:
             # A body larger than the complete capacity is read when nothing else is there, as in the queue.
             text = f"{others_bytes} bytes of submissions wait here already, of {self._bytes_max} at most: send the same again later"
             return self._with_ticket(Overloaded(text), "capacity", None)
-        if not network:
+        if payer.is_authenticated:
+            # Else one party could keep all others out, with bodies that it never completes. One body has all that is left.
+            own_bytes = self._bytes_of[payer] - counted if payer.name else 0
+            left_bytes = self._bytes_max - others_bytes + own_bytes
+            if own_bytes and own_bytes + size > left_bytes * PARTY_TIMES // (PARTY_TIMES + 1):
+                text = f"submissions of your party have {own_bytes} bytes here already, of {left_bytes} left: send the same again later"
+                return self._with_ticket(Overloaded(text), "share", None)
             return None
         for key, part, whose in (
-            (network, UNAUTHENTICATED_ADDRESS_PART, "from your address"),
-            ("", UNAUTHENTICATED_PART, "from all addresses"),
+            (payer, UNAUTHENTICATED_ADDRESS_PART, "from your address"),
+            (_ADDRESSES, UNAUTHENTICATED_PART, "from all addresses"),
         ):
-            others_bytes = self._unauthenticated_bytes[key] - counted
+            others_bytes = self._bytes_of[key] - counted
             if others_bytes + size > max(self._bytes_max // part, SUBMISSION_BYTES_MAX):
                 text = f"submissions {whose} use all bytes reserved for unauthenticated connections: send the same again later"
                 return self._with_ticket(Overloaded(text), "capacity", None)
         return None
 
-    def _count_bytes(self, body: Body, size: int) -> None:
-        self.count_bytes(size, body.network if body.is_unauthenticated else "")
-
-    def count_bytes(self, size: int, network: str) -> None:
-        """Count bytes of a body, or of an admitted submission that is looked up; negative ones once it is queued or answered.
-
-        `network`: the client's address if it is unauthenticated; else empty.
-        """
+    def count_bytes(self, size: int, payer: Payer) -> None:
+        """Count bytes of a body, or of an admitted submission that is looked up; negative ones once it is queued or answered."""
         self.body_bytes += size
-        if network:
-            for key in ("", network):
-                self._unauthenticated_bytes[key] += size
-                if not self._unauthenticated_bytes[key]:
-                    del self._unauthenticated_bytes[key]
+        for key in (payer,) if payer.is_authenticated else (payer, _ADDRESSES):
+            self._bytes_of[key] += size
+            if not self._bytes_of[key]:
+                del self._bytes_of[key]
 
     def _wait_rejection(self, body: Body, party: bytes) -> Overloaded | None:
         """Returns a rejection while bodies of the party, or of the address, wait too long to be decoded; else None.
@@ -343,7 +347,7 @@ class Gate:
     def forget(self, body: Body) -> None:
         """Release the bytes of a body that will not be decoded any more."""
         self._bodies.discard(body)
-        self._count_bytes(body, -body.size)
+        self.count_bytes(-body.size, body.payer)
         body.drop()
 
     def enter_lane(self, body: Body) -> None:
@@ -468,14 +472,11 @@ class Gate:
             raise Malformed("JSON parsers disagree about its party: give `party` once, as plain text", "party")
         return self._admit_decoded(submission, verify, ticket)
 
-    def admit_verified(self, submission: Submission, ticket: bytes = b"", network: str = "") -> AdmittedSubmission:
-        """Admit a submission whose party, format and signature an acceptor process has checked.
-
-        `network`: the client's address if it is unauthenticated; else empty.
-        """
+    def admit_verified(self, submission: Submission, ticket: bytes = b"", payer: Payer = ANY_CLIENT) -> AdmittedSubmission:
+        """Admit a submission whose party, format and signature an acceptor process has checked."""
         if (problem := self._why_not_ready()) is not None:
             raise problem
-        if self.body_bytes and (full := self._bytes_rejection(0, len(submission.encoded), network)) is not None:
+        if self.body_bytes and (full := self._bytes_rejection(0, len(submission.encoded), payer)) is not None:
             raise full  # other submissions are looked up
         return self._admit_decoded(submission, _verified, ticket)
 

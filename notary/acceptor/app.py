@@ -189,8 +189,9 @@ class AcceptorApp:
         number = self._number()
         if not submission_call.of_party:
             self._of_address[number] = len(submission.encoded)
-        call, network = submission_call.call, submission_call.network if submission_call.is_unauthenticated else ""
-        self._hand_over(call, Submitted(number, submission_call.since_s, submission_call.form, submission, network))
+        self._hand_over(
+            submission_call.call, Submitted(number, submission_call.since_s, submission_call.form, submission, submission_call.payer)
+        )
 
     def rejected(self, call: Call, problem: Exception, since_s: float) -> None:
         """Answer a rejected call here."""

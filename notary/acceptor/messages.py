@@ -4,6 +4,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from notary.bodies import ANY_CLIENT, Payer
 from notary.http.call import Answer
 from notary.http.settings import HttpSettings
 from notary.http.submission import AnswerForm
@@ -44,8 +45,8 @@ class Submitted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
     form: AnswerForm
     submission: Submission
     """The decoded submission; its `encoded` goes into the log."""
-    network: str = ""
-    """The client's address if its connection is unauthenticated; else empty."""
+    payer: Payer = ANY_CLIENT
+    """The client that its bytes count for."""
 
 
 class LookupCall(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):

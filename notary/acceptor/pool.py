@@ -264,8 +264,8 @@ class _Process:
     def _take(self, message: Up) -> None:
         if isinstance(message, Submitted):
             call = self._calls[message.number] = Call("POST", SUBMISSIONS, b"", [], self._answer(message.number))
-            call.network = message.network
-            self._app.take_verified(call, message.submission, message.form, message.since_s)
+            call.network = "" if message.payer.is_authenticated else message.payer.name
+            self._app.take_verified(call, message.submission, message.form, message.since_s, message.payer)
         elif isinstance(message, LookupCall):
             called = Call(message.method, message.path, message.query, [], self._answer(message.number))
             called.network, called.may_read = message.network, message.may_read

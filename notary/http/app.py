@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from joiner import AdmittedSubmission
+from notary.bodies import ANY_CLIENT, Payer
 from notary.gate import SHUTTING_DOWN
 from notary.http.call import Call
 from notary.http.health import HEALTH
@@ -101,7 +102,7 @@ class App(Lifecycle):
     def admitted(self, submission_call: SubmissionCall, submission: AdmittedSubmission) -> None:
         """Queue a submission that the gate has admitted."""
         call, form, since_s = submission_call.call, submission_call.form, submission_call.since_s
-        InFlight(self, call, submission, form, since_s, of_party=submission_call.of_party).start()
+        InFlight(self, call, submission, form, since_s, submission_call.payer, of_party=submission_call.of_party).start()
 
     def rejected(self, call: Call, problem: Exception, since_s: float) -> None:
         """Answer a submission that was rejected: at its head, during its body, or later."""
@@ -109,7 +110,7 @@ class App(Lifecycle):
 
     # ---- calls of acceptor processes ----
 
-    def take_verified(self, call: Call, submission: Submission, form: AnswerForm, since_s: float) -> None:
+    def take_verified(self, call: Call, submission: Submission, form: AnswerForm, since_s: float, payer: Payer = ANY_CLIENT) -> None:
         """Queue a submission that an acceptor process has read and verified. `since_s`: when its head came, by `time.perf_counter`."""
         self.began()
         try:
@@ -118,7 +119,7 @@ class App(Lifecycle):
             assert self.worker is not None
             if self.unanswered.is_standing():
                 self.admission_changed()
-            InFlight(self, call, self.worker.gate.admit_verified(submission, form.ticket, call.network), form, since_s).start()
+            InFlight(self, call, self.worker.gate.admit_verified(submission, form.ticket, payer), form, since_s, payer).start()
         except Exception as problem:
             self.rejected(call, problem, since_s)
             self.admission_changed()

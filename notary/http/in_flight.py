@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from joiner import AdmittedSubmission, Pending
+from notary.bodies import Payer
 from notary.decision import CONFLICT_US, CONFLICTS_A_PIECE, Decision
 from notary.http.call import JSON, Call
 from notary.http.lifecycle import BUG, Lifecycle
@@ -41,6 +42,7 @@ class InFlight:
         "_decisions",
         "_form",
         "_of_party",
+        "_payer",
         "_pending",
         "_since_s",
         "_submission",
@@ -50,17 +52,28 @@ class InFlight:
     )
 
     def __init__(
-        self, app: Lifecycle, call: Call, submission: AdmittedSubmission, form: AnswerForm, since_s: float, *, of_party: bool = True
+        self,
+        app: Lifecycle,
+        call: Call,
+        submission: AdmittedSubmission,
+        form: AnswerForm,
+        since_s: float,
+        payer: Payer,
+        *,
+        of_party: bool = True,
     ) -> None:
-        """`since_s`: when its head came, by `time.perf_counter`. `of_party`: it came in its party's lane (`notary.bodies`)."""
+        """`since_s`: when its head came, by `time.perf_counter`. `payer`: the client that it counts for at the gate. `of_party`: it came in
+        its party's lane (`notary.bodies`).
+        """
         assert app.worker is not None, "its gate has stopped"
         self._app = app
         self._worker = app.worker
         self._call = call
         self._submission: AdmittedSubmission | Pending[Decision] = submission
         """Once it is queued, the queue's object: if many calls send the same requests, memory has them once."""
-        self._counted_bytes: tuple[int, str] | None = None
-        """While the requests are looked up: the bytes that the gate counts for them, and the client's address if it is unauthenticated."""
+        self._payer = payer
+        self._counted_bytes = 0
+        """While the requests are looked up: the bytes that the gate counts for them."""
         self._form = form
         self._since_s = since_s
         self._of_party = of_party
@@ -83,8 +96,8 @@ class InFlight:
             self._tracing.__enter__()
         self._app.waiting.add(self)
         if may_be_retried:
-            self._counted_bytes = len(submission.encoded), "" if self._call.parties else self._call.network
-            worker.gate.count_bytes(*self._counted_bytes)
+            self._counted_bytes = len(submission.encoded)
+            worker.gate.count_bytes(self._counted_bytes, self._payer)
             self._app.turns.do(self._check_whether_retried(), party=submission.party)
         else:
             self._queue()
@@ -226,10 +239,9 @@ class InFlight:
 
     def _release(self) -> None:
         """Stop counting the submission's bytes at the gate: it is queued, rejected or answered."""
-        if self._counted_bytes is not None:
-            size, network = self._counted_bytes
-            self._counted_bytes = None
-            self._worker.gate.count_bytes(-size, network)
+        if self._counted_bytes:
+            self._worker.gate.count_bytes(-self._counted_bytes, self._payer)
+            self._counted_bytes = 0
 
     def _may_not_read(self) -> bool:
         return self._app.turns.is_suspended or self._app.worker is not self._worker

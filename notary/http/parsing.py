@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import httptools
 
 from notary.http.call import Answer, Call, Headers, header
-from ordering.errors import Malformed, NotaryError
+from ordering.errors import Malformed
 
 HEAD_BYTES_MAX: Final = 32 << 10
 CHUNK_BYTES: Final = 16
@@ -101,6 +101,8 @@ class Parser:
         self._advanced = False
         """True if a head or a call ended in the present `feed`."""
         self._trailers = 0
+        self._problem: Malformed | None = None
+        """The error of an `on_` method."""
 
     def feed(self, data: bytes | memoryview) -> None:
         """Parse `data`. Raises `Malformed`, after which nothing may be fed.
@@ -117,15 +119,14 @@ class Parser:
                     break
                 except httptools.HttpParserUpgrade as offer:
                     rest = memoryview(rest)[offer.args[0] :]
-                # Not in the `except` clause: there Python would make the offer the context of a new error, and the context is read below.
                 lines = [b"%s %s HTTP/%s" % (self._parser.get_method(), self._url, self._parser.get_http_version().encode())]
                 lines += [b"%s: %s" % header for header in self._headers if header[0] != b"upgrade"]
                 self._parser = httptools.HttpRequestParser(self)
                 self._offered = False
                 self._parser.feed_data(b"\r\n".join([*lines, b"\r\n"]))
-        except httptools.HttpParserError as problem:
-            why = problem.__context__  # the error of an `on_` method, if it was one
-            raise why if isinstance(why, NotaryError) else Malformed("this is not a request of HTTP/1.1") from None
+        except httptools.HttpParserError:
+            # Not the error's context: that may be an error of another call, if this runs while that error is answered.
+            raise self._problem or Malformed("this is not a request of HTTP/1.1") from None
         if self._advanced:
             self._no_body_bytes = 0
             return
@@ -156,10 +157,18 @@ class Parser:
         else:
             self._trailers += 1
         if len(self._headers) > HEADERS_MAX or self._trailers > HEADERS_MAX:
-            raise Malformed(f"the request has more than {HEADERS_MAX} headers")
+            self._problem = Malformed(f"the request has more than {HEADERS_MAX} headers")
+            raise self._problem
 
     def on_headers_complete(self) -> None:
         """The head is complete: pass the call to the receiver."""
+        try:
+            self._take_head()
+        except Malformed as problem:
+            self._problem = problem
+            raise
+
+    def _take_head(self) -> None:
         parser = self._parser
         if self._no_body_bytes and len(self._url) + sum([len(name) + len(value) + 4 for name, value in self._headers]) > HEAD_BYTES_MAX:
             raise _head_too_large()

@@ -3,6 +3,7 @@
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 from notary.duty_cycle import DutyCycle
@@ -14,50 +15,80 @@ READ_TURN_US: Final = 400
 """The same for answers to reads, in an active slice."""
 SHARE_US: Final = 500
 """The time after which another party or address has its turn."""
+READS_BEGUN_MAX: Final = 32
+"""The number of addresses whose reads are answered at one time. A read that has begun may use several MB: 10,000 conflicts."""
 CALL_US: Final = 20
 """The time to write an answer."""
 BEHIND_S: Final = 0.05
 """The queue of decided submissions is standing if it was never empty for this time (RFC 8289)."""
 
 
+class _Lane:
+    """The work for one party or address."""
+
+    __slots__ = ("begun", "waiting")
+
+    def __init__(self) -> None:
+        self.begun: Pieces[None] | None = None
+        """The work that its latest turn ended in."""
+        self.waiting: deque[Pieces[None]] = deque()
+
+    def do(self, spent_us: int, until_us: int) -> int:
+        """Do work until its estimated time reaches `until_us`. Returns the estimated time; `spent_us` is spent already."""
+        while (self.begun or self.waiting) and spent_us < until_us:
+            work, self.begun = self.begun or self.waiting.popleft(), None
+            try:
+                while spent_us < until_us:
+                    spent_us += next(work)
+                self.begun = work
+            except StopIteration:
+                spent_us += CALL_US
+        return spent_us
+
+
 class _Ring:
     """Lanes of work, one for each party or address. Each lane in turn has a share of the time."""
 
-    __slots__ = ("_lanes",)
+    __slots__ = ("_begun", "_begun_max", "_lanes")
 
-    def __init__(self) -> None:
-        self._lanes: OrderedDict[tuple[str, bool], deque[Pieces[None]]] = OrderedDict()
+    def __init__(self, begun_max: float = inf) -> None:
+        """With `begun_max`, each lane ends one work before the next, and while that many lanes have begun one, no other lane begins any:
+        begun work uses memory. Without it, the works of a lane take turns.
+        """
+        self._begun_max = begun_max
+        self._lanes: OrderedDict[tuple[str, bool], _Lane] = OrderedDict()
+        self._begun: dict[tuple[str, bool], None] = {}
+        """The lanes with work that has begun, in the order of their turns."""
 
     def __bool__(self) -> bool:
         return bool(self._lanes)
 
-    def add(self, lane: tuple[str, bool], work: Pieces[None]) -> None:
+    def add(self, name: tuple[str, bool], work: Pieces[None]) -> None:
         """Append work to a lane."""
-        self._lanes.setdefault(lane, deque()).append(work)
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._lanes[name] = _Lane()
+        lane.waiting.append(work)
 
     def do(self, budget_us: int) -> None:
         """Do work until its estimated time reaches `budget_us`, or no work is left."""
         spent_us = 0
         while self._lanes and spent_us < budget_us:
-            lane, works = next(iter(self._lanes.items()))
+            name = next(iter(self._lanes if len(self._begun) < self._begun_max else self._begun))
+            lane = self._lanes[name]
+            self._begun.pop(name, None)
             try:
-                spent_us = self._do_share(works, spent_us, spent_us + SHARE_US)
+                spent_us = lane.do(spent_us, spent_us + SHARE_US)
             finally:
-                if works:
-                    self._lanes.move_to_end(lane)
+                if lane.begun and self._begun_max == inf:
+                    lane.waiting.append(lane.begun)
+                    lane.begun = None
+                elif lane.begun:
+                    self._begun[name] = None
+                if lane.begun or lane.waiting:
+                    self._lanes.move_to_end(name)
                 else:
-                    del self._lanes[lane]
-
-    def _do_share(self, works: deque[Pieces[None]], spent_us: int, until_us: int) -> int:
-        while works and spent_us < until_us:
-            work = works.popleft()
-            try:
-                while spent_us < until_us:
-                    spent_us += next(work)
-                works.append(work)
-            except StopIteration:
-                spent_us += CALL_US
-        return spent_us
+                    del self._lanes[name]
 
 
 class Turns:
@@ -71,7 +102,7 @@ class Turns:
         """`may_read` returns whether answers may be read from the index. One call a turn suffices: nothing else runs during a turn."""
         self._may_read = may_read
         self._duty = duty
-        self._parties, self._addresses = _Ring(), _Ring()
+        self._parties, self._addresses = _Ring(), _Ring(READS_BEGUN_MAX)
         self._is_scheduled = False
         self.is_suspended = False
         """True if serving is suspended in this turn: nothing may be read from the index."""

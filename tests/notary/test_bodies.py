@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from notary import parties
 from notary.bodies import DEBT_BYTES_MAX, TURN_BYTES, Body, Lanes, Side, _Ring, _Waiting
-from notary.gate import UNAUTHENTICATED_ADDRESS_PART, UNAUTHENTICATED_PART, Gate
+from notary.gate import PARTY_TIMES, UNAUTHENTICATED_ADDRESS_PART, UNAUTHENTICATED_PART, Gate
 from notary.parties import Parties
-from payload import SUBMISSION_BYTES_MAX
+from payload import PARTY_BYTES_MAX, SUBMISSION_BYTES_MAX
 from tests.notary.party import NOTARY, Bank
 
 
@@ -280,6 +280,7 @@ def test_a_party_that_does_not_stand_first_is_not_known_before_the_decoding(gate
     elsewhere, empty = Body(gate), Body(gate)
     elsewhere.piece(b'{"requests": [], "party": "O=Known"}')
     assert (elsewhere.party, empty.party, body_of(gate, "O=Known", 100).party) == (b"", b"", b"O=Known")
+    assert [len(body_of(gate, "O" * size, 1).party) for size in (PARTY_BYTES_MAX, PARTY_BYTES_MAX + 1)] == [PARTY_BYTES_MAX, 0]
 
 
 def test_bytes_that_are_no_text_are_no_registered_name(tmp_path: Path) -> None:
@@ -291,7 +292,7 @@ def test_bytes_that_are_no_text_are_no_registered_name(tmp_path: Path) -> None:
 
 
 def test_unauthenticated_bodies_leave_capacity_for_others(gate: Gate) -> None:
-    """Those of one address have an eighth of all bytes, those of all addresses half; a client with one has what is left."""
+    """Those of one address have an eighth of all bytes, those of all addresses half. A party has 8/9 of the rest."""
 
     def incomplete(network: str, parties_before: set[bytes]) -> IncompleteBody:
         body = IncompleteBody(gate)
@@ -309,11 +310,14 @@ def test_unauthenticated_bodies_leave_capacity_for_others(gate: Gate) -> None:
     assert len([body for body in bodies if body.problem is None]) == limit
     assert [body.problem is None for body in bodies[: per_address + 1]] == [True] * per_address + [False]
     authenticated = [incomplete("127.0.0.1", {b"O=Known"}) for _ in range(limit + 1)]
-    assert [body.problem is None for body in authenticated] == [True] * limit + [False]
-    for body in (*bodies, *authenticated):
+    admitted = limit * PARTY_TIMES // (PARTY_TIMES + 1)
+    assert [body.problem is None for body in authenticated] == [True] * admitted + [False] * (limit + 1 - admitted)
+    other = incomplete("127.0.0.1", {b"O=Other"})
+    assert other.problem is None
+    for body in (*bodies, *authenticated, other):
         gate.forget(body)
     assert not gate.body_bytes
-    assert not gate._unauthenticated_bytes
+    assert not gate._bytes_of
     assert incomplete("127.0.0.1", set()).problem is None
 
 

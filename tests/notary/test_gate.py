@@ -14,7 +14,7 @@ import pytest
 
 from joiner import AdmittedSubmission, QueueLimits, SubmissionQueue
 from notary import parties
-from notary.bodies import TURN_BYTES, Body, Side
+from notary.bodies import ANY_CLIENT, TURN_BYTES, Body, Side
 from notary.duty_cycle import DutyCycle
 from notary.gate import BACKLOG_S, BUSY_CHECK_S, BUSY_WAIT_S_MAX, CONNECTION_WAIT_S_MAX, DECODING_WAIT_S, BadSignature, Gate, UnknownParty
 from notary.parties import Parties
@@ -614,7 +614,7 @@ async def test_submissions_that_are_looked_up_bound_those_of_acceptor_processes(
     """They are in the memory of the worker too, and a submission that a process has verified is in no other limit before the queue's."""
     verified = decode_submission(KNOWN.body(spend()), NOTARY)
     gate.admit_verified(verified)
-    gate.count_bytes(gate._bytes_max, "")
+    gate.count_bytes(gate._bytes_max, ANY_CLIENT)
     with pytest.raises(Overloaded):
         gate.admit_verified(verified)
 

@@ -30,7 +30,7 @@ from notary.acceptor.messages import (
     Submitted,
     Up,
 )
-from notary.bodies import Lanes
+from notary.bodies import Lanes, Payer
 from notary.http.call import TEXT, Answer, Call
 from notary.http.lanes import ClientKey
 from notary.http.lifecycle import BUG
@@ -88,10 +88,10 @@ class LinkedAcceptor:
                 data += await asyncio.get_running_loop().sock_recv(self.worker, 1 << 20)
         return messages
 
-    async def handed_over(self) -> str:
-        """Wait until the worker has a submission. Returns the address for which the worker counts it; empty for a party's connection."""
+    async def handed_over(self) -> Payer:
+        """Wait until the worker has a submission. Returns the client that it counts for."""
         [message] = [each for each in await self.received(lambda messages: _submitted(messages) > 0) if isinstance(each, Submitted)]
-        return message.network
+        return message.payer
 
     async def worker_sends(self, message: Down) -> None:
         """Send a message of the worker."""
@@ -166,7 +166,7 @@ async def test_a_connection_is_a_partys_once_the_worker_says_so(
     monkeypatch.setattr(Lanes, "charge", lambda lanes, party, size_bytes: charged.append((party, size_bytes)))
     async with acceptor.running():
         reader, writer = await acceptor.sent()
-        assert await acceptor.handed_over() == "127.0.0.1"
+        assert await acceptor.handed_over() == Payer("127.0.0.1", False)
         (connection,) = acceptor.server.connections
         assert not connection.parties
         await acceptor.worker_sends(Answered(1, (200, TEXT, b""), party))
@@ -176,7 +176,7 @@ async def test_a_connection_is_a_partys_once_the_worker_says_so(
         assert [name for name, _ in charged] == ([party.encode()] if party else [])
         assert all(0.9 * len(acceptor.body) < size_bytes <= len(acceptor.body) for _, size_bytes in charged)
         writer.write(post_head(len(acceptor.body)) + acceptor.body)
-        assert await acceptor.handed_over() == ("" if party else "127.0.0.1")
+        assert await acceptor.handed_over() == (Payer(party) if party else Payer("127.0.0.1", False))
         writer.close()
 
 

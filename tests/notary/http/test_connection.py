@@ -375,6 +375,20 @@ async def test_trouble_behind_a_call_leaves_its_answer(trouble: bytes) -> None:
         assert (answered.count(b"HTTP/1.1"), b"connection: close" in answered) == (1, True)
 
 
+@pytest.mark.parametrize("behind", [b"\0\0\0", b"GET / HTTP/1.1\r\n\r\n"])
+async def test_trouble_behind_an_error_is_an_error_of_its_own(behind: bytes) -> None:
+    """A long poll ends with an error, and the bytes behind it are parsed while Python handles that error."""
+    async with talking() as talk:
+        call = await talk.decide()
+        await talk.send(behind)
+        try:
+            raise Overloaded("an error of the call before")
+        except Overloaded:
+            call.answer((503, TEXT, b"first"))
+        answered = await talk.rest()
+        assert (answered.count(b"HTTP/1.1 503"), answered.count(b"HTTP/1.1 400")) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("slice_s", "line", "behind"),
     [(-1.0, "X: " + "x" * SLICE_BYTES, b""), (60.0, "Connection: close", GET), (60.0, "X: y", b"")],

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 
+from notary.bodies import Payer
 from notary.decision import Decision
 from notary.http import in_flight
 from notary.http.connection import Connection
@@ -129,7 +130,7 @@ async def test_many_retries_of_a_decided_submission_are_bounded(
             await asyncio.gather(*[loop.run_in_executor(pool, client, url, bank.body(spend())) for _ in range(CLIENTS)])
         assert held.most <= bytes_max
         assert service.worker.gate.body_bytes == 0
-        assert not service.worker.gate._unauthenticated_bytes
+        assert not service.worker.gate._bytes_of
 
 
 @pytest.mark.parametrize("acceptor_processes", [0, 1], ids=["worker", "acceptors"])
@@ -154,14 +155,14 @@ async def test_copies_from_one_address_leave_bytes_for_parties(
                 while len(held) + sum([answer.done() for answer in answers]) < len(wires):  # noqa: ASYNC110 - polled from outside
                     await asyncio.sleep(0.005)
             assert service.worker.gate.body_bytes <= SUBMISSION_BYTES_MAX
-            assert service.worker.gate.body_bytes == service.worker.gate._unauthenticated_bytes["127.0.0.1"]
+            assert service.worker.gate.body_bytes == service.worker.gate._bytes_of[Payer("127.0.0.1", False)]
         assert any("from your address" in answer.result()["detail"] for answer in answers if answer.done())
         assert (await service.post(bank.body(spend()))).status_code == 200
         for pieces in held:
             work(pieces, party=bank.name)
         await asyncio.gather(*answers, return_exceptions=True)
         assert service.worker.gate.body_bytes == 0
-        assert not service.worker.gate._unauthenticated_bytes
+        assert not service.worker.gate._bytes_of
 
 
 async def test_copies_of_a_pending_submission_are_in_memory_once(

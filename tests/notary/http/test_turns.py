@@ -182,7 +182,7 @@ async def test_answers_are_made_address_by_address_and_party_by_party(service: S
         done.append(name)
 
     for number in range(50):
-        service.app.turns.do(work("many", 5 + number), network="127.0.0.2")
+        service.app.turns.do(work("many", 20 + number), network="127.0.0.2")
         service.app.turns.do(work("party", 5 + number), party="O=Many")
     service.app.turns.do(work("reader", 2), network="127.0.0.3")
     service.app.turns.do(work("few", 2), party="O=Few")
@@ -193,6 +193,44 @@ async def test_answers_are_made_address_by_address_and_party_by_party(service: S
     assert count < 10
     assert len(done) == 2
     await until(lambda: len(done) == 102, 0)
+
+
+@pytest.mark.parametrize(("addresses", "begun_max"), [(1, 1), (200, turns.READS_BEGUN_MAX)])
+async def test_few_reads_are_begun_at_one_time(service: Service, addresses: int, begun_max: int) -> None:
+    """A read that has begun may use megabytes. A thousand connections, or addresses, do not have that much of them at one time."""
+    begun, most = set[int](), 0
+
+    def work(number: int) -> Pieces[None]:
+        nonlocal most
+        begun.add(number)
+        most = max(most, len(begun))
+        for _ in range(5):
+            yield SHARE_US
+        begun.remove(number)
+        done.append(number)
+
+    done: list[int] = []
+    for number in range(200):
+        service.app.turns.do(work(number), network=f"10.0.0.{number % addresses}")
+    await until(lambda: len(done) == 200, 0)
+    assert most == begun_max
+
+
+async def test_a_small_answer_of_a_party_does_not_wait_for_large_ones(service: Service) -> None:
+    """Anyone may send copies of a party's large submissions: the party's small ones are answered before those."""
+    done: list[str] = []
+
+    def work(name: str, pieces: int) -> Pieces[None]:
+        for _ in range(pieces):
+            yield SHARE_US
+        done.append(name)
+
+    for _ in range(20):
+        service.app.turns.do(work("large", 20), party="O=Many")
+    service.app.turns.do(work("small", 1), party="O=Many")
+    await until(lambda: bool(done), 0)
+    assert done == ["small"]
+    await until(lambda: len(done) == 21, 0)
 
 
 async def test_what_is_decided_but_for_the_last_one_goes_to_the_log(service: Service, bank: Bank) -> None:
