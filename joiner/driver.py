@@ -333,7 +333,8 @@ class Driver(Generic[Decision]):
                 if why := await self._prepare(reader):
                     return why
                 ready = self._step((), tasks)
-            if (paused := ready.paused | self._undeclared()) != self._paused:
+            # A topic-partition that is not compared yet is read until its mark is found, also while memory is full.
+            if (paused := (ready.paused | self._undeclared()) - self._recheck.waits_for) != self._paused:
                 self._paused = paused
                 reader.pause(paused)
             log_state = self.joiner.log_state

@@ -33,8 +33,14 @@ def violations(
         return [Violation(Kind.AHEAD_OF_LOG, f"{name}, head", head, f"{replayed.offset_head}, where the log can be applied to")]
     found: list[Violation] = []
     least = most = 0
+    complete = complete or replay(by_partition)
     entries = _entries_from(by_partition.get(ORDERING, ()), head)
-    contents = {(batch.incarnation, batch.sequence): batch for batch in (complete or replay(by_partition)).batches}
+    if complete.ended_by == "hole":
+        # No later entry of the hole's name will count. A thief of the notary's key may use a name a second time.
+        hole = ordering_record(by_partition[ORDERING][complete.offset_head].value)
+        assert isinstance(hole, Entry)
+        entries[hole.incarnation, hole.sequence] = [hole]
+    contents = {(batch.incarnation, batch.sequence): batch for batch in complete.batches}
     for partition, records in by_partition.items():
         if partition == ORDERING:
             continue

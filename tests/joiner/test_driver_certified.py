@@ -310,6 +310,34 @@ async def test_buffered_payloads_are_checked_while_their_partition_is_paused(sta
     assert worker.index.decision(id_of("b")) is None
 
 
+async def test_a_partition_is_compared_though_memory_is_full(start: Start, log: FaultyLog) -> None:
+    """While memory is full, a partition without a leader at the start is not paused before its mark is found: it may have lost records."""
+    late, other = 0, 1
+    log.register("peer")
+    for partition in (late, other):
+        log.put(partition, batch_key(1, 1 + partition), value(f"{partition}"))
+        log.entry(1, 1 + partition, f"{partition}", partition=partition)
+    worker = start()
+    await worker.until(lambda: worker.index.position_next == 2)
+    await worker.stop()
+    for n in range(20):
+        log.put(other, batch_key(1_000 + n, 1), b"orphan" * 100)
+    held: list[Record] = []
+
+    def without_late(records: list[Record]) -> list[Record]:
+        held.extend([record for record in records if record.partition == late])
+        return [record for record in records if record.partition != late]
+
+    log.without_leader, log.on_poll = {late}, without_late
+    again = start(limits=JoinerLimits(buffer_bytes_max=2_000))
+    await again.until(lambda: again.driver.uncompared == {late} and other in again.driver._paused)
+    await asyncio.sleep(5 * DRIVER.poll_ms / 1000)
+    assert late not in again.driver._paused
+    log.without_leader = set()
+    log.on_poll = lambda records: [held.pop(0) for _ in list(held)] + records
+    await again.until(lambda: not again.driver.uncompared and late in again.driver._paused)
+
+
 async def test_nothing_is_applied_on_an_old_look_at_what_waits(start: Start, log: FaultyLog) -> None:
     """While a worker cannot check whether the log still holds its buffered records, it applies none of them, and reads them again."""
     worker, _ = await _waits_unread(start, log, driver=msgspec.structs.replace(DRIVER, interrupted_after_ms=200))

@@ -10,7 +10,8 @@ Drawn losses (`damage`) hit any records. Aimed losses hit records that one rule 
 - `ahead`: payloads that were read, and whose entries were not;
 - `kept`: the same before the furthest content of a partition, which has no leader when its readers are interrupted;
 - `held`: a payload that readers hold back until the ordering topic, which has no leader, can be compared;
-- `unread`: an entry that waits for its content at a worker whose queue is so full that it has paused the ordering topic.
+- `unread`: an entry that waits for its content at a worker whose queue is so full that it has paused the ordering topic;
+- `examined`: a record with a foreign view, or one before it, while a worker compares its history with the log because of that view.
 """
 
 import asyncio
@@ -19,6 +20,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from ordering.log import ORDERING, Record
+from ordering.records import FORMAT_VERSION, Register, View
+from ordering.signatures import sign_record
 from tests.checkers.records import batch_key, ordering_record
 from tests.checkers.replay import Batch, Replayed, replay
 from tests.simulation.cluster import SimulatedReader
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 
 WAITS_S = 8.0
 LOOKS_S = 0.05
+EXAMINED_LOOKS_S = 0.002
+"""A comparison with the log is short."""
 BEHIND_S = 3.0
 ENTRY, REGISTER = 1, 2
 """Kinds of ordering records: the second byte of each (docs/formats.md)."""
@@ -143,6 +148,26 @@ class Aimed:
             if driver is not None and reader is not None and reader.is_paused(ORDERING) and driver.joiner.hole_offset is not None:
                 return driver.joiner.hole_offset
         return None
+
+    async def _examined(self) -> bool:
+        """Write a record with a foreign view, and lose it, or one before it, as soon as a worker compares its history with the log."""
+        simulation, cluster, draw = self._simulation, self._cluster, self._draw
+        if not cluster.takes(ORDERING):
+            return False
+        replayed, owner = replay(cluster.by_partition), simulation.owner
+        view = View(max(1, replayed.seen - draw.randint(0, 3)), draw.randbytes(32))
+        record = Register(draw.randbytes(16), view, FORMAT_VERSION, "stranger", "0")
+        offset = len(cluster.by_partition[ORDERING])
+        cluster.land(ORDERING, None, sign_record(record, owner.log_id, owner.in_force()))
+        found = await self._until(lambda: self._evidence() is not None, looks_s=EXAMINED_LOOKS_S)
+        offset = self._evidence() or offset
+        self._cut(ORDERING, draw.choice([offset, max(1, offset - draw.randint(1, 6))]))
+        return found
+
+    def _evidence(self) -> int | None:
+        """Returns the offset of the record with the foreign view for which a worker compares its history now, None if there is none."""
+        drivers = [process.worker.driver for process in self._simulation.processes() if process.worker is not None]
+        return next((driver._examining.offset for driver in drivers if driver._examining is not None), None)
 
     # ---- payload partitions ----
 
@@ -283,12 +308,12 @@ class Aimed:
             await asyncio.sleep(LOOKS_S)
         return None
 
-    async def _until(self, holds: Callable[[], bool], seconds: float = WAITS_S) -> bool:
+    async def _until(self, holds: Callable[[], bool], seconds: float = WAITS_S, looks_s: float = LOOKS_S) -> bool:
         until_s = self._simulation.loop.time() + seconds
         while not holds():
             if self._simulation.loop.time() >= until_s or self._simulation.healed:
                 return False
-            await asyncio.sleep(LOOKS_S)
+            await asyncio.sleep(looks_s)
         return True
 
     @staticmethod

@@ -40,6 +40,8 @@ PROBLEMS: Final = {
     429: ("quota-exceeded",),
     503: ("overloaded", "not-ready"),
 }
+PAUSED_S: Final = 5.0
+"""The time in seconds for which bodies that waited while their process was suspended may still cause rejections."""
 SUBMISSIONS: Final = "/v1/submissions"
 SUSPENDED: Final = (
     "reading was interrupted",
@@ -145,10 +147,13 @@ class Calls:
     def hold_rejection(self, process: Process, answer: Answer, requests: int) -> None:
         """Check a 503 to a submission of this many requests.
 
-        Either they do not fit the queue, or the worker is not ready and `/readyz` gives the same reason.
+        Either they do not fit the queue, or bodies waited to be decoded while the process was suspended, or the worker is not ready and
+        `/readyz` gives the same reason.
         """
         self.will_ask(process, requests)
         returned, health = json.loads(answer.body), answer.health.splitlines()
+        if returned["detail"].startswith("submissions wait ") and process.was_paused_since(_now_s() - PAUSED_S):
+            return
         if returned["type"] == "/problems/overloaded":
             here = sum([int(line.rpartition(" ")[2]) for line in health if line.startswith("pending requests: ")])
             # Once full, for all or for this party, the queue stays closed until a tenth has been decided and the largest rejected

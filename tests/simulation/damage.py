@@ -28,6 +28,7 @@ from ordering.log import ORDERING
 from ordering.records import View
 from tests.checkers.records import Entry, Fence, Ordering, Register, Root, ordering_record, view_of
 from tests.checkers.replay import Applied, Replayed, Seen, replay
+from tests.simulation.broken import retire_strangers
 from tests.simulation.cluster import Cluster, Damage
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.machine import Machine
@@ -259,6 +260,8 @@ class Losses:
         began_s = simulation.loop.time()
         while True:
             await asyncio.sleep(OPERATES_S)
+            if simulation.plan.activations or simulation.plan.wrong_votes:
+                retire_strangers(simulation)
             # A lost key record that somebody copied back into the log puts a key in force that no worker has any more.
             reasons = [process.worker.not_ready() or "" for process in simulation.processes() if process.worker is not None]
             if any("it cannot sign records" in why for why in reasons) and simulation.owner.repair():

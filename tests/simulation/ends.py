@@ -57,6 +57,8 @@ def classify(simulation: "Simulation", machine: Machine, process: Process, probl
     if problem.code is FatalCode.KEY_MISSING:
         if any(from_s <= simulation.loop.time() <= until_s for from_s, until_s in simulation.shown_less):
             return "cut logs noticed"  # the log shows an earlier key
+        if simulation.loop.time() <= simulation.owner.files_until_s + LOOKS_S:
+            return "workers without the key in force"
         # Several workers may report this after one loss, and the owner needs to repair it once.
         again = "keys put in force again"
         return again if simulation.owner.repair() or simulation.counts.get(again) else ""

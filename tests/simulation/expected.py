@@ -9,6 +9,7 @@ from tests.checkers import indexes, receipts
 from tests.checkers.history import Call, History
 from tests.checkers.replay import Replayed
 from tests.checkers.violation import Kind, Violation
+from tests.simulation.broken import WRONG
 from tests.simulation.damage import contradicts, stands
 
 if TYPE_CHECKING:
@@ -106,12 +107,15 @@ def index_violations(simulation: "Simulation", replayed: Replayed) -> list[Viola
 
 
 def wrong_roots(simulation: "Simulation", replayed: Replayed) -> list[str]:
-    """Returns workers' roots that differ from the log's (R9), except those of a worker whose decisions had come to differ."""
+    """Returns workers' roots that differ from the log's (R9), except those of a broken worker, or of one whose decisions differ."""
     roots = [root for root in replayed.checkpoints if root.counted]
     simulation.counts["checkpoints"] = len(roots)
     wrong = [root for root in roots if root.size > replayed.size or root.root != replayed.root(root.size)]
     expected = [
-        root for root in wrong if any(one.wrote(replayed.incarnations[root.incarnation - 1].nonce) for one in simulation.divergences)
+        root
+        for root in wrong
+        if (writer := replayed.incarnations[root.incarnation - 1]).name == WRONG
+        or any(one.wrote(writer.nonce) for one in simulation.divergences)
     ]
     simulation.counts["wrong roots"] = len(expected)
     return [

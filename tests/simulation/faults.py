@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from notary.index.store import DECISIONS
 from ordering.log import ORDERING
-from ordering.records import FORMAT_VERSION, Register, Retire, View
+from ordering.records import FORMAT_VERSION, SALVAGE_FORMAT, Activate, Register, Retire, View
 from ordering.signatures import sign_record
 from tests.checkers.replay import replay
 from tests.simulation import divergence
 from tests.simulation.aimed import Aimed
-from tests.simulation.broken import Broken
+from tests.simulation.broken import OLD, Broken, retire_strangers
 from tests.simulation.forger import Forger
 from tests.simulation.machine import Machine
 from tests.simulation.plan import CLOCK_STANDS_AT_MS, FAULTS_S
@@ -68,6 +68,11 @@ class Faults:
             (plan.misnamed, self._misname),
             (plan.votes_repeated, self._repeat_vote),
             (plan.broken, self._broken.strike),
+            (plan.stolen_names, self._broken.steal),
+            (plan.wrong_votes, self._broken.vote),
+            (plan.floods, self._forger.flood),
+            (plan.activations, self._activate),
+            (plan.trims, self._trim),
             (plan.salvages, self.simulation.salvaging.strike),
         ]
         async with asyncio.TaskGroup() as tasks:
@@ -254,6 +259,24 @@ class Faults:
         if incarnation is not None and incarnation <= begun:
             self.simulation.owner.write(Retire(incarnation))
             self._record("owner", f"retires incarnation {incarnation}", "retired incarnations")
+
+    async def _activate(self) -> None:
+        """Activate format version 2, sometimes while a worker with older software has a vote: then it counts after that one is retired."""
+        simulation, owner = self.simulation, self.simulation.owner
+        if self.draw.random() < 0.5:
+            replayed = replay(simulation.cluster.by_partition)
+            record = Register(self.draw.randbytes(16), View(replayed.seen, replayed.history), FORMAT_VERSION - 1, OLD, "older")
+            simulation.cluster.land(ORDERING, None, sign_record(record, owner.log_id, owner.in_force()))
+            owner.write(Activate(SALVAGE_FORMAT))
+            self._record("owner", "activates a version that a worker cannot read", "activations that a worker cannot read")
+            await self._hold()
+            retire_strangers(simulation)
+        owner.write(Activate(SALVAGE_FORMAT))
+        self._record("owner", "activates format version 2", "activations")
+
+    async def _trim(self) -> None:
+        if self.simulation.owner.trim(self.draw):
+            self._record("owner", "declares payloads unneeded", "trims")
 
     # ---- clocks that are wrong by years ----
 

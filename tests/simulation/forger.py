@@ -51,12 +51,26 @@ class Forger:
         """Append one record of a random kind."""
         draw = self._draw
         kinds = ["nonsense", "record", "record", "record", "junk", "fill", "fill", "copy", "copy", "copied vote", "copied control record"]
-        kind = draw.choice([*kinds, *["copy of what was lost"] * 3 * bool(self._simulation.cluster.damages)])
+        # Before a salvage begins, a copy of what was lost would begin another history, which contradicts the salvage's sources.
+        lost = bool(self._simulation.cluster.damages) and not self._simulation.plan.salvages
+        kind = draw.choice([*kinds, *["copy of what was lost"] * 3 * lost])
         written = getattr(self, f"_{kind.replace(' ', '_')}")()
         if written:
             self._simulation.trace("forger", f"writes to the log: {kind} {written}")
             self._simulation.count("forged records")
             self._simulation.count(f"forged: {kind}")
+
+    async def flood(self) -> None:
+        """Append hundreds of records at once: payloads under names that nobody registered, or records that a stranger signed."""
+        draw = self._draw
+        partition = draw.choice([ORDERING, self._partition(), self._partition()])
+        count = draw.randint(300, 600) if partition == ORDERING else draw.randint(300, 1_500)
+        value = b"[]" if partition != ORDERING else sign_record(Retire(1), self._simulation.owner.log_id, self._thief)
+        first = draw.randint(50, 1_000)
+        for number in range(first, first + count):
+            self._land(partition, None if partition == ORDERING else batch_key(number, 1), value)
+        self._simulation.trace("forger", f"floods partition {partition} with {count} records")
+        self._simulation.count("floods")
 
     def _land(self, partition: int, key: bytes | None, value: bytes | None) -> None:
         self._simulation.cluster.land(partition, key, value, forged=True)
@@ -104,7 +118,8 @@ class Forger:
         how = self._draw.choice(["unsigned", "signed by a stranger", "signed with a former key", "signed for another log"])
         in_force = owner.in_force()
         keys = owner.signing_keys()
-        former = keys[: [key.public_key for key in keys].index(in_force.public_key)]
+        public_keys = [key.public_key for key in keys]
+        former = keys[: public_keys.index(in_force.public_key) if in_force.public_key in public_keys else None]
         if how == "signed by a stranger":
             return self._thief, owner.log_id, how
         if how == "signed with a former key" and former:
@@ -127,7 +142,8 @@ class Forger:
     def _fill(self) -> str:
         incarnation, sequence = self._name_to_come()
         partition, payload_hash = self._partition(), self._hash_of_a_payload()
-        if entries := [entry for entry in self._entries() if (entry.incarnation, entry.sequence) == (incarnation, sequence)]:
+        named = [entry for entry in self._entries() if entry.partition in self._simulation.cluster.by_partition]
+        if entries := [entry for entry in named if (entry.incarnation, entry.sequence) == (incarnation, sequence)]:
             partition, payload_hash = entries[-1].partition, entries[-1].payload_hash
         signer, log_id, how = self._signature()
         key = batch_key(incarnation, sequence)

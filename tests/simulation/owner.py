@@ -3,6 +3,7 @@
 The contract's table decides which of these records take effect; the checkers apply it.
 """
 
+import random
 import shutil
 import tempfile
 from pathlib import Path
@@ -13,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from notary import keys
 from notary.keyring import FORMER
 from ordering.log import ORDERING
-from ordering.records import SALVAGE_FORMAT, Activate, OwnerRecord, Partitions, Settle, View
+from ordering.records import SALVAGE_FORMAT, Activate, OwnerRecord, Partitions, Settle, Trim, View
 from ordering.signatures import SigningKey, endorse_key, sign_record
 from tests.checkers.replay import replay
 from tests.simulation.deployment import (
@@ -34,6 +35,9 @@ from tests.simulation.machine import Machine
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
 
+LATE_S = (1.0, 4.0, 9.0)
+"""The time in seconds after which the workers get a key's files, where they get them after its record."""
+
 
 class Owner:
     """The owner of one simulated notary."""
@@ -43,6 +47,8 @@ class Owner:
         self.log_id = log_id(simulation.plan.partitions)
         self._keys = [key_of("the notary")]
         self._put_back = b""
+        self.files_until_s = float("-inf")
+        """The time until which the workers lack the files of a key that is in force."""
         self._folder: Path | None = None
         if simulation.plan.rotations or simulation.plan.salvages:
             self._folder = Path(tempfile.mkdtemp(prefix="simulation-"))
@@ -74,7 +80,7 @@ class Owner:
     def in_force(self) -> SigningKey:
         """Returns the key that is in force at the end of the log."""
         public_key = replay(self._simulation.cluster.by_partition).keys[-1]
-        return next(each for each in self.signing_keys() if each.public_key == public_key)
+        return next(each for each in (*self.signing_keys(), *self._simulation.salvaging.keys) if each.public_key == public_key)
 
     def signing_keys(self) -> list[SigningKey]:
         """Returns all keys so far, also former ones."""
@@ -91,26 +97,50 @@ class Owner:
         is_named = SALVAGE_FORMAT in replay(self._simulation.cluster.by_partition).versions
         self.write(Settle(view, self.in_force().public_key if is_named else b""))
 
+    def trim(self, draw: random.Random) -> bool:
+        """Declare the payloads of the first decisions unneeded, sometimes with a wrong root, or by a record that lands late.
+
+        Returns False where nothing is decided, or no such record may count.
+        """
+        replayed = replay(self._simulation.cluster.by_partition)
+        if SALVAGE_FORMAT not in replayed.versions or not replayed.size:
+            return False
+        position = draw.randint(1, replayed.size)
+        root = draw.choice([*[replayed.root(position)] * 4, draw.randbytes(32)])
+        record = Trim(replayed.keys[-1], View(replayed.seen, replayed.history), position, root)
+        self._simulation.cluster.later(draw.choice([0.0, 0.0, 2.0, 10.0]), lambda: self.write(record))
+        return True
+
     def add_partitions(self, count: int) -> None:
         """Add the partitions to the brokers first, then declare them in the log."""
         self._simulation.cluster.add_partitions(count)
         self.write(Partitions(count))
 
     def rotate(self, times: int) -> bool:
-        """Put another key in force. Workers get its files before the log gets its record. Returns False if no rotation is possible now.
+        """Put another key in force. Workers get its files before the log gets its record, or in some plans seconds after that.
+
+        Returns False if no rotation is possible now.
 
         `times`: the number of rotations at once; the workers get only the last key. They keep the key that was in force, since a batch that
         was signed with it may still wait for a fill.
         """
         simulation = self._simulation
-        if ORDERING in simulation.cluster.shown or not simulation.cluster.takes(ORDERING) or not self._promote():
+        if ORDERING in simulation.cluster.shown or not simulation.cluster.takes(ORDERING):
+            return False
+        if simulation.loop.time() <= self.files_until_s or not self._promote():
             return False
         before = self._keys[-1]
         following: list[Ed25519PrivateKey] = []
         for _ in range(times):
             following.append(key_of(f"the notary {len(self._keys) + len(following)} of {simulation.plan.seed}"))
         self._keys += following
-        write_keys(self.directory, self._keys, keys.NEXT)
+        if simulation.plan.late_keys:
+            late_s = LATE_S[len(self._keys) % len(LATE_S)]
+            self.files_until_s = simulation.loop.time() + late_s
+            simulation.cluster.later(late_s, lambda: write_keys(self.directory, self._keys, keys.NEXT))
+            simulation.count("keys before their files")
+        else:
+            write_keys(self.directory, self._keys, keys.NEXT)
         for key in following:
             self.write(endorse_key(signing_key(key), self.log_id, signing_key(before).public_key))
             before = key

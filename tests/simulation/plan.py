@@ -17,7 +17,7 @@ QUOTA_MIN, QUOTA_MAX = 8, 30
 Every call costs quota, also a retry. So submissions are smaller than the quota, and a burst of clients gets the larger one, or it would
 take for ever.
 """
-AIMED: Final = ("acknowledged", "shown", "leaderless", "unused", "unordered", "ahead", "kept", "held", "unread")
+AIMED: Final = ("acknowledged", "shown", "leaderless", "unused", "unordered", "ahead", "kept", "held", "unread", "examined")
 """The kinds of aimed losses (`aimed`)."""
 CLOCK_STANDS_AT_MS: Final = 5_000
 """The brokers' clock stops at multiples of this."""
@@ -123,6 +123,20 @@ class Plan(msgspec.Struct, frozen=True):
     """The number of times that the log loses its end and is salvaged (`salvaging`)."""
     broken: int = 0
     """The number of times that a worker with the notary's key orders contents that differ from their entries."""
+    stolen_names: int = 0
+    """The number of times that a thief of the notary's key orders a batch under the incarnation of a worker."""
+    wrong_votes: int = 0
+    """The number of wrong roots of a worker that the owner then retires; none in a plan whose log loses records."""
+    floods: int = 0
+    """The number of times that somebody without a key writes hundreds of records at once."""
+    pause_at_steps: float = 0.0
+    """The probability that a worker is suspended within any one call of its log or its disk."""
+    activations: int = 0
+    """The number of times that the owner activates format version 2."""
+    trims: int = 0
+    """The number of times that the owner writes a trim record, where format version 2 is active."""
+    late_keys: bool = False
+    """In a plan with rotations: whether the workers get a key's files only after its record."""
 
     @property
     def loses(self) -> bool:
@@ -224,13 +238,14 @@ def plan(seed: int) -> Plan:
     if not calm and named.random() < 0.1:
         usual = msgspec.structs.replace(usual, misnamed=named.randint(1, 2))
     if not calm and not diverged and aims.random() < 0.12:
-        usual = msgspec.structs.replace(usual, aimed=aims.choice(AIMED[:-2]), aimed_losses=aims.randint(1, 3))
+        usual = msgspec.structs.replace(usual, aimed=aims.choice(AIMED[:-3]), aimed_losses=aims.randint(1, 3))
     elif not calm and not diverged and random.Random(f"unread {seed}").random() < 0.04:
         usual = msgspec.structs.replace(usual, aimed="unread", aimed_losses=1, queue_ids_max=2)
     elif not calm and not diverged and random.Random(f"held {seed}").random() < 0.04:
         usual = msgspec.structs.replace(usual, aimed="held", aimed_losses=2)
     if not calm and not diverged and random.Random(f"broken {seed}").random() < 0.06:
         usual = msgspec.structs.replace(usual, broken=2)
+    usual = _with_later_faults(usual, calm=calm)
     usual = msgspec.structs.replace(usual, votes_repeated=diverged and aims.random() < 0.5)
     if usual.loses or diverged:
         # In these plans some wrong decisions are expected failures (`expected`); checkpoints and tiles could not be checked, so none
@@ -262,5 +277,34 @@ def plan(seed: int) -> Plan:
             quota_per_s=QUOTA_MAX if usual.quota_per_s else 0,
             fates=msgspec.structs.replace(usual.fates, delay_s=load.choice([0.01, 0.1, 0.3])),  # so arrivals meanwhile share a batch
             pending_requests_max=load.choice([12, 40, 40_000, 40_000]),
+        )
+    return usual
+
+
+def _with_later_faults(usual: Plan, *, calm: bool) -> Plan:
+    """Returns the plan with the faults that were added last, each from a generator of its own: the rest of each plan stays the same."""
+
+    def some(what: str, chance: float, most: int) -> int:
+        draw = random.Random(f"{what} {usual.seed}")
+        return draw.randint(1, most) if not calm and draw.random() < chance else 0
+
+    if not usual.diverged and not usual.aimed and some("examined", 0.04, 1):
+        usual = msgspec.structs.replace(usual, aimed="examined", aimed_losses=3)
+    activations = some("activations", 0.08, 2)
+    usual = msgspec.structs.replace(
+        usual,
+        stolen_names=some("stolen names", 0.08, 4),
+        wrong_votes=0 if usual.diverged or usual.loses else some("wrong votes", 0.08, 2),
+        floods=some("floods", 0.04, 2),
+        pause_at_steps=some("pauses at steps", 0.06, 10) / 1_000,
+        activations=activations,
+        # In an index with wrong decisions a trim record does not count. Its worker has another history from then on, and R9 ends there.
+        trims=0 if usual.diverged else activations and some("trims", 0.5, 3),
+        late_keys=bool(usual.rotations and some("late keys", 0.3, 1)),
+    )
+    if usual.floods:
+        draw = random.Random(f"memory {usual.seed}")
+        usual = msgspec.structs.replace(
+            usual, records_per_poll_max=draw.choice([100, 1_000]), buffer_bytes_max=draw.choice([500, 5_000, 128 << 20])
         )
     return usual

@@ -7,7 +7,8 @@ It demands beside all other promises:
 
 A log may be salvaged several times. The owner's command may end between two of its records; the next one continues with its key or another.
 
-Records of the old side that are under way land between the steps of the salvage, and after it.
+Records of the old side that are under way land between the steps of the salvage, and after it. So do forged records, and the owner's own
+late ones.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ from ordering.ids import StateRef
 from ordering.log import ORDERING
 from ordering.records import OwnerRecord, SalvageBegin, SalvageDone, SalvageItems, batch_key
 from ordering.salvage import Item
-from ordering.signatures import endorse_key, sign_record, sign_seal
+from ordering.signatures import SigningKey, endorse_key, sign_record, sign_seal
 from tests.checkers.replay import Replayed, replay
 from tests.joiner.salvaged import SalvageReader, item_of
 from tests.notary.salvage.witnesses import MemoryIndex
@@ -69,7 +70,6 @@ def salvage_plan(drawn: Plan) -> Plan:
         leaderless=0,
         diverged=0,
         altered_rows=0,
-        forgers=0,
         damages=0,
         aimed="",
         aimed_losses=0,
@@ -80,6 +80,13 @@ def salvage_plan(drawn: Plan) -> Plan:
         jump_of_years=False,
         misnamed=0,
         broken=0,
+        stolen_names=0,
+        wrong_votes=0,
+        floods=0,
+        activations=0,
+        trims=draw.choice([0, 0, 2]),
+        forgers=draw.choice([0, 0, 12]),
+        late_keys=False,
         readings=0,
     )
 
@@ -96,6 +103,8 @@ class Salvaging:
         """For each salvage so far, the number of keys before it, and the end of its positions."""
         self._key: Ed25519PrivateKey | None = None
         """The key of a salvage that has not ended."""
+        self.keys: list[SigningKey] = []
+        """The keys of all salvages, also those of commands that ended before the salvage did."""
         self._writes_left = 0
         self.one_at_a_time: Final = asyncio.Lock()
 
@@ -238,6 +247,7 @@ class Salvaging:
         assert state is not None
         if self._key is None or self._draw.random() < 0.5:
             self._key = key_of(name)
+            self.keys.append(signing_key(self._key))
         key = self._key
         public_key = signing_key(key).public_key
         self._writes_left = self._draw.choice(WRITES)

@@ -34,6 +34,8 @@ MEMORY_LOOK_S = 0.5
 KEPT_LOOKS = 3
 """The number of comparisons of all buffered records with the log during the fault phase; each comparison takes long."""
 OPERATOR_LOOKS_S = 5.0
+PAUSES_S = (0.1, 1.9, 2.1, 4.0)
+"""The possible durations of a pause at a step: a process must detect one of more than two seconds (R10)."""
 NOTICED_S = 1.0
 """The time within which every worker polls again after a loss, so that its poll returns the new leader's epoch."""
 
@@ -46,6 +48,7 @@ class Simulation:
         self.loop = loop
         self.tracing = tracing
         self.draw = random.Random(f"world {plan.seed}")  # another text would change what each seed draws
+        self._suspending = random.Random(f"suspended at steps {plan.seed}")
         self.problems: list[str] = []
         self.counts: dict[str, int] = {}
         self.healed = self.over = False
@@ -300,7 +303,15 @@ class Simulation:
         return nonce
 
     def _dies(self, machine: Machine, where: str) -> bool:
-        if self.healed or self.draw.random() >= self.plan.crash_at_steps:
+        if self.healed:
+            return False
+        process = machine.running()
+        if process is not None and self._suspending.random() < self.plan.pause_at_steps:
+            self.trace(machine.label, f"is paused at {where}")
+            self.count("pauses at a step")
+            process.pause()
+            self.cluster.later(self._suspending.choice(PAUSES_S), process.resume)
+        if self.draw.random() >= self.plan.crash_at_steps:
             return False
         self.trace(machine.label, f"dies at {where}")
         self.count("deaths at a step")
@@ -339,7 +350,7 @@ class Simulation:
     def _look_for_suspicions(self, process: Process) -> None:
         """Check that no worker suspects a log that has lost nothing, and that none becomes ready against what the log shows (`damage`)."""
         suspicions = None if process.worker is None else process.worker.driver.joiner.suspicions
-        if suspicions is not None and suspicions.open and not self.losses.damages:
+        if suspicions is not None and suspicions.open and not self.losses.damages and self.plan.aimed != "examined":
             self.problem(process.name, f"it suspects itself, and nothing was lost: {suspicions.describe()}")
         if suspicions is not None and suspicions.live and not process.became_live:
             process.became_live = True

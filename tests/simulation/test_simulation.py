@@ -14,6 +14,7 @@ from tests.simulation import salvaging
 from tests.simulation import simulate as simulation
 from tests.simulation.__main__ import main
 from tests.simulation.broken import KINDS as KINDS_OF_BROKEN
+from tests.simulation.broken import STOLEN
 from tests.simulation.plan import AIMED, plan
 from tests.simulation.simulate import simulate
 
@@ -21,7 +22,10 @@ ROOT = Path(__file__).parents[2]
 SEEDS_A_NIGHT = 2_000
 SEEDS = 100
 """The first seeds, which `make test` also runs."""
-SEEDS_BESIDES = (116, 135, 140, 150, 154, 168, 225, 229, 252, 254, 279, 461, 648, 667, 770, 1328, 20261300, 20270840, 20430021)
+SEEDS_BESIDES = (
+    111, 116, 128, 135, 140, 150, 154, 168, 199, 225, 229, 252, 254, 279, 461, 648, 667, 770, 1328,
+    20261300, 20270840, 20430021,
+)  # fmt: skip
 """The later seeds that noticed a mutant when it was last measured, or that meet a kind of fault that none of the first seeds meets."""
 
 
@@ -67,6 +71,9 @@ KINDS = {
     "stalled readers", "partitions without a leader", "answers after a loss", "misnamed workers refused", "outvoted votes repeated",
     *(f"aimed losses: {kind}" for kind in AIMED),
     *(f"contents of a broken worker: {kind}" for kind in KINDS_OF_BROKEN),
+    *(f"stolen names: {kind}" for kind in STOLEN),
+    "activations", "activations that a worker cannot read", "floods", "keys before their files", "pauses at a step", "trims",
+    "workers without the key in force", "wrong roots ahead", "wrong roots behind",
     *(f"answered {status}" for status in (200, 202, 400, 401, 403, 404, 405, 413, 415, 429, 503)),
 }  # fmt: skip
 """The kinds of faults and of their consequences that the seeds must meet."""
