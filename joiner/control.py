@@ -133,13 +133,10 @@ class LogState(msgspec.Struct, frozen=True):
                 salvages = (*self.salvages, (*self.salvage, len(self.keys) - 1))
                 return msgspec.structs.replace(self, sealed=False, salvage=None, settled=seen, salvages=salvages)
 
-    def with_trim(self, record: Trim, tree: SalvageTree | None) -> "LogState | None":
+    def with_trim(self, record: Trim) -> "LogState | None":
         """Returns the state after a trim record, or None if it does not take effect. The caller has compared its view, which may be older.
 
-        A reader without a `tree` trusts the position and root in the record: it has read the records that the owner had read.
+        Its root decides nothing here. Otherwise a reader with a wrong index would skip it, and from then on have a history of its own, in
+        which nobody compares its root with the others' (R9).
         """
-        if record.position <= self.trimmed:
-            return None
-        if tree is not None and (record.position > tree.size or tree.root_at(record.position) != record.root):
-            return None
-        return msgspec.structs.replace(self, trimmed=record.position)
+        return None if record.position <= self.trimmed else msgspec.structs.replace(self, trimmed=record.position)

@@ -39,6 +39,7 @@ from joiner.incarnations import Incarnations, IncarnationState
 from joiner.payloads import Payloads, is_content, is_seal_at_head
 from joiner.queued import OrderingQueue, Queued, skipping
 from joiner.ready import (
+    OWNER_INCARNATION,
     Anomaly,
     Fenced,
     FillWanted,
@@ -96,7 +97,7 @@ NO_OWN: Own = {}
 
 _NOT_COUNTED = "its incarnation is not registered, is over, or has reached this sequence"
 OWNER_NAME = "the owner"
-"""The writer of a salvage or trim record, in suspicions."""
+"""The writer of a salvage or trim record, in suspicions and votes."""
 SALVAGE_OPEN = "the owner restores lost decisions, and that salvage has not ended yet"
 
 _WORKER_RECORDS = (Entry, Register, Fence, Checkpoint)
@@ -478,8 +479,10 @@ class Joiner:
             text = f"a record of kind {type(record).__name__.lower()} has no signature of the key in force"
             ready.anomalies.append(Anomaly("unsigned", ORDERING, head.offset, text))
             return True
-        if isinstance(record, (SalvageBegin, SalvageItems, SalvageDone, Trim)):
-            return self._apply_salvage_or_trim(head, record, self.log_state, ready)
+        if isinstance(record, (SalvageBegin, SalvageItems, SalvageDone)):
+            return self._apply_salvage(head, record, self.log_state, ready)
+        if isinstance(record, Trim):
+            return self._apply_trim(head, record, self.log_state, ready)
         if isinstance(record, Settle):
             return self._apply_settle(head, record, self.log_state, ready)
         if self.log_state.sealed and isinstance(record, _WORKER_RECORDS):
@@ -723,14 +726,8 @@ class Joiner:
             self.suspicions.settle(record.view.seen)
         return True
 
-    def _apply_salvage_or_trim(self, head: Queued, record: SalvageRecord | Trim, log: LogState, ready: Ready) -> bool:
+    def _apply_salvage(self, head: Queued, record: SalvageRecord, log: LogState, ready: Ready) -> bool:
         """Apply a record whose condition depends on the reader's tree. So it is the only one of its step (R11)."""
-        if self.ordering_only and isinstance(record, Trim):
-            # Accept it unchecked: it changes only `trimmed`, and after a trim the payload topic cannot be read from its start.
-            self._change_log_state(
-                head, log.with_trim(record, None), "a trim record does not count: an earlier one has its position", ready
-            )
-            return True
         if self.ordering_only:
             ready.stop = Fatal(
                 FatalCode.SALVAGED,
@@ -740,24 +737,40 @@ class Joiner:
         if ready.advanced:
             ready.more = True
             return False
-        if record.key != log.key:
-            text = "a salvage or trim record names another key than the one in force"
-            ready.anomalies.append(Anomaly("skipped", ORDERING, head.offset, text))
-            ready.more = True
-            return True
-        comparison = self.history.compare(record.view)
-        if comparison is Comparison.FOREIGN and self._must_examine(head, record.view, OWNER_NAME, ready):
+        if self._has_view_of_ours(head, record, log, ready) is None:
             return False
-        if isinstance(record, Trim):
-            trimmed = log.with_trim(record, self._tree) if comparison is Comparison.OWN else None
-            self._change_log_state(head, trimmed, "a trim record does not count: its view, position or root is not this log's", ready)
-        else:
-            changed = log.with_salvage(record, self.history.seen, self._tree, self._items) if record.view == self.history.view else None
-            self._change_log_state(head, changed, "a salvage record does not count: no such step is due", ready)
-            if changed is not None:
-                self._salvage(record, ready)
+        is_exact = record.key == log.key and record.view == self.history.view
+        changed = log.with_salvage(record, self.history.seen, self._tree, self._items) if is_exact else None
+        self._change_log_state(head, changed, "a salvage record does not count: no such step is due", ready)
+        if changed is not None:
+            self._salvage(record, ready)
         ready.more = True
         return True
+
+    def _apply_trim(self, head: Queued, record: Trim, log: LogState, ready: Ready) -> bool:
+        """Apply a trim record, and pass on its root as the owner's vote (R9)."""
+        is_ours: bool | None = True
+        if not self.ordering_only:  # such a reader believes it, since it changes only `trimmed`: the payload topic may begin later now
+            is_ours = self._has_view_of_ours(head, record, log, ready)
+        if is_ours is None:
+            return False
+        trimmed = log.with_trim(record) if is_ours else None
+        if trimmed is not None:
+            voters, before = self._voters(), len(ready.batches)
+            ready.roots_seen.append(
+                RootSeen(OWNER_NAME, OWNER_INCARNATION, record.position, record.root, self._log_time_ms, voters, before, head.offset)
+            )
+        self._change_log_state(head, trimmed, "a trim record does not count: its key, view or position is not this log's", ready)
+        return True
+
+    def _has_view_of_ours(self, head: Queued, record: SalvageRecord | Trim, log: LogState, ready: Ready) -> bool | None:
+        """Returns whether an owner's record names the key in force and has a view of our history; None if its view must be examined."""
+        if record.key != log.key:
+            return False
+        comparison = self.history.compare(record.view)
+        if comparison is Comparison.FOREIGN and self._must_examine(head, record.view, OWNER_NAME, ready):
+            return None
+        return comparison is Comparison.OWN
 
     def _salvage(self, record: SalvageRecord, ready: Ready) -> None:
         """Carry out a step of a salvage after its record took effect."""

@@ -5,7 +5,7 @@ records that the driver may append to the log. It describes effects that have no
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -117,8 +117,15 @@ class FenceWanted(msgspec.Struct, frozen=True):
     sequence_last: int
 
 
+OWNER_INCARNATION: Final = 0
+"""The incarnation of the owner's votes: those of workers are numbered from 1."""
+
+
 class RootSeen(msgspec.Struct, frozen=True):
-    """A checkpoint record that counts: the worker of this incarnation reports this root for its tree of `size` decisions (R9)."""
+    """A checkpoint record that counts: the worker of this incarnation reports this root for its tree of `size` decisions (R9).
+
+    Or a trim record that counts, by which the owner reports a root.
+    """
 
     name: str
     incarnation: int

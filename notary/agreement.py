@@ -12,6 +12,8 @@ stop all the right workers, and continue itself (tests/notary/test_agreement.py 
 
 While no root wins (two workers, one against one) no worker answers, which is safe. A third worker that replays the log settles it, since it
 votes when it reaches that size. A checkpoint of a size that this worker has not reached yet is compared when it gets there.
+
+The root in the owner's trim record is a vote, too: an archive confirms it.
 """
 
 from collections import Counter
@@ -20,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from joiner.ready import RootSeen, VoteVoid
+from joiner.ready import OWNER_INCARNATION, RootSeen, VoteVoid
 from ordering.ids import excerpt
 
 VOTES_MIN: Final = 2
@@ -104,12 +106,13 @@ def observe(
             agreement = _without(agreement, one.name, own_name, root_at)
             continue
         reached = one.size <= size_there
-        agreement = msgspec.structs.replace(
-            agreement,
-            incarnation_last=one.incarnation,
-            size_last=max(one.size if reached else 0, agreement.size_last),
-            log_time_last_ms=one.log_time_ms,
-        )
+        if one.incarnation != OWNER_INCARNATION:  # the owner takes no turn
+            agreement = msgspec.structs.replace(
+                agreement,
+                incarnation_last=one.incarnation,
+                size_last=max(one.size if reached else 0, agreement.size_last),
+                log_time_last_ms=one.log_time_ms,
+            )
         if reached:
             agreement = _count(agreement, one, own_name, root_at)
         else:
@@ -127,7 +130,7 @@ def _catch_up(agreement: Agreement, size: int, own_name: str, root_at: Callable[
 
 
 def _count(agreement: Agreement, seen: RootSeen, own_name: str, root_at: Callable[[int], bytes]) -> Agreement:
-    incarnation, size = agreement.outvoted.get(seen.name, (0, 0))
+    incarnation, size = agreement.outvoted.get(seen.name, (-1, 0))
     if agreement.quarantined or seen.incarnation < incarnation or (seen.incarnation == incarnation and seen.size >= size):
         return agreement
     votes, in_disagreement = agreement.votes, agreement.in_disagreement

@@ -4,8 +4,9 @@ from hashlib import sha256
 
 import pytest
 
-from joiner import Joiner, VoteVoid
-from joiner.core import VOTERS_MS
+from joiner import Joiner, RootSeen, VoteVoid
+from joiner.core import OWNER_NAME, VOTERS_MS
+from joiner.ready import OWNER_INCARNATION
 from ordering.errors import FatalCode
 from ordering.log import ORDERING, Record
 from ordering.records import Fence, Genesis, Key, Partitions, Register, Trim, View, batch_key, encode
@@ -290,14 +291,30 @@ def test_activate_is_passed_by_who_can_read_it() -> None:
 
     trims = [trim(1), history.activate(2), trim(2)]
     ready = reading.step(*trims)
-    assert (ready.stop, kinds(ready), ready.more) == (None, ["malformed"], True)
-    reading.step()
+    assert (ready.stop, kinds(ready)) == (None, ["malformed"])
     more = reading.step(history.entry(1, 1, "a"), history.payload(1, 1, "a"))
     assert reading.joiner.log_state is not None
     assert reading.joiner.log_state.trimmed == 2
     assert named(more.batches) == [(1, 1, "1")]
     assert _log(reading)[2] == (1, 2)
     assert reading.restarted().joiner.log_state == reading.joiner.log_state
+
+
+def test_a_trim_takes_effect_whatever_its_root() -> None:
+    """The log alone determines that a record takes effect. A reader with a wrong index has the others' history, and its root is compared."""
+    history, reading = _begun("w1", version=2, reads=2)
+    reading.step(history.activate(2), history.entry(1, 1, "a"), history.payload(1, 1, "a"))
+    view, key, log_time_ms = history.view, history.key.public_key, reading.joiner.log_time_ms
+    right, copy = [history.owner(Trim(key, view, 1, bytes([root]) * 32)) for root in (1, 2)]
+    wrong_key = history.owner(Trim(SECOND.public_key, view, 2, bytes(32)))
+    ready = reading.step(right, copy, wrong_key, history.entry(1, 2, "b"), history.payload(1, 2, "b"))
+    assert kinds(ready) == ["skipped", "skipped"]
+    vote = RootSeen(OWNER_NAME, OWNER_INCARNATION, 1, bytes([1]) * 32, log_time_ms, frozenset({"w1"}), 0, right.offset)
+    assert ready.roots_seen == [vote]
+    ready = reading.step(history.owner(Trim(key, View(view.seen, bytes(32)), 2, bytes(32))))
+    assert (kinds(ready), ready.roots_seen, ready.evidence is not None) == ([], [], True)
+    assert reading.joiner.log_state is not None
+    assert reading.joiner.log_state.trimmed == 1
 
 
 def test_activate_does_not_ask_who_has_left() -> None:

@@ -22,7 +22,6 @@ FAULTS = {
     "a key comes back": ("after a second disaster the key that the log lost is used again", 300),
     "trimmed by what was joined": ("a partition is trimmed up to the last content joined", 300),
     "trimmed beyond the archive": ("a snapshot that the archive does not cover lets payloads be freed", 300),
-    "a trim needs no view": ("a reader without a tree believes a trim of any history, a lost one too", 50),
     "trimmed is filled": ("a reader takes a trimmed payload for a hole", 300),
     "settles count in a salvage": ("a settle record of the lost history, behind a sealed entry, stops every reader", 1_000),
     "a settle names no key": ("a settle record that the log lost comes back on the new side, and stops every reader", 50),
@@ -33,7 +32,6 @@ RARE = {
     "a settle names no key": 470,
     "a seal names no key": 31004137,
     "done unread": 1240,
-    "a trim needs no view": 1840,
     "trimmed beyond the archive": 120,
 }
 """The seed from which to search for faults that few histories notice, in place of 1; `--faults` searches from there too."""

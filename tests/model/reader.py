@@ -267,7 +267,7 @@ class Reader:
             if exact is False:
                 self.suspected = True
             if kind == "trim":
-                self.apply_trim(time, record, is_own=exact is not False or "a trim needs no view" in self.broken)
+                self.apply_trim(time, record, is_own=exact is not False)
             elif exact or (exact is None and "any view" in self.broken):
                 self.apply_salvage(time, record)
 
@@ -283,9 +283,8 @@ class Reader:
         self.take_effect(time, record)
 
     def apply_trim(self, time: int, record: Record, *, is_own: bool) -> None:
-        position, root_there = record.body
-        is_true = not self.has_tree or (position <= self.size and root(self.hashes[:position]) == root_there)
-        if is_own and is_true and position > self.low_water:
+        position, _ = record.body
+        if is_own and position > self.low_water:
             self.low_water = position
             self.take_effect(time, record)
 

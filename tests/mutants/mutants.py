@@ -324,7 +324,7 @@ MUTANTS: Final = (
         "nothing is ever paused",
         "R4",
         Driver._apply,
-        "(paused := ready.paused | self._undeclared()) != self._paused",
+        "(paused := (ready.paused | self._undeclared()) - self._recheck.waits_for) != self._paused",
         "(paused := self._paused) is None",
     ),
     # R6: time
@@ -878,7 +878,7 @@ MUTANTS: Final = (
     Mutant(
         "a step of a salvage takes effect with an older view",
         "R11",
-        Joiner._apply_salvage_or_trim,
+        Joiner._apply_salvage,
         "record.view == self.history.view",
         "True",
         module=MODEL,
@@ -886,12 +886,13 @@ MUTANTS: Final = (
     Mutant(
         "a trim takes effect with a foreign view",
         "R11",
-        Joiner._apply_salvage_or_trim,
+        Joiner._has_view_of_ours,
         "comparison is Comparison.OWN",
         "True",
         module=MODEL,
     ),
-    Mutant("a salvage counts under any key", "R11", Joiner._apply_salvage_or_trim, "record.key != log.key", "False", module=MODEL),
+    Mutant("a salvage counts under any key", "R11", Joiner._apply_salvage, "record.key == log.key", "True", module=MODEL),
+    Mutant("a trim counts under any key", "R11", Joiner._has_view_of_ours, "record.key != log.key", "False", module=MODEL),
     Mutant("a sealed entry has the mark of a filled one", "R11", Joiner._apply_entry, "2", "0", module=MODEL),
     Mutant("done leaves suspicions", "R11", Joiner._salvage, "self.suspicions.settle(self.history.seen)", "pass", module=MODEL),
     Mutant("workers' records count behind a seal", "R11", Joiner._apply_head, "self.log_state.sealed", "False", module=MODEL),

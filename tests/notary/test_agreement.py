@@ -153,6 +153,24 @@ def test_a_worker_that_agrees_with_itself_has_agreed_with_nobody() -> None:
     assert read(RIGHT, seen("a", RIGHT), name="b").agreed_size == 10
 
 
+def test_the_owners_root_is_a_vote_without_a_turn() -> None:
+    """A trim record shows the wrong one of two workers. It moves nobody's turn, and an owner who is wrong is outvoted."""
+    vote, before = seen("the owner", RIGHT, 6, "ab"), read(RIGHT, seen("a", RIGHT, 4, "ab", log_time_ms=7))
+    vote = msgspec.structs.replace(vote, incarnation=0)
+    wrong = observe(before, [(vote, 10)], "b", 10, lambda size: RIGHT if size < 5 else WRONG)
+    assert (wrong.in_disagreement, wrong.quarantined) == (True, "")
+    turn = ("incarnation_last", "size_last", "log_time_last_ms")
+    assert [getattr(wrong, name) for name in turn] == [getattr(before, name) for name in turn]
+    votes = [(seen("b", WRONG, 6, "ab"), 10), (seen("a", RIGHT, 6, "ab"), 10)]
+    assert observe(wrong, votes, "b", 10, lambda size: WRONG).quarantined
+    right = observe(before, [(vote, 10), *votes], "a", 10, lambda _: RIGHT)
+    assert (right.in_disagreement, right.quarantined, right.outvoted) == (False, "", {"b": (ord("b"), 6)})
+    careless = [(msgspec.structs.replace(vote, root=WRONG), 10), (seen("a", RIGHT, 6, "ab"), 10), (seen("b", RIGHT, 6, "ab"), 10)]
+    agreed = observe(before, careless, "a", 10, lambda _: RIGHT)
+    assert (agreed.in_disagreement, agreed.outvoted) == (False, {"the owner": (0, 6)})
+    assert observe(agreed, [careless[0]], "a", 10, lambda _: RIGHT) == agreed
+
+
 def test_a_root_disagreement_renders_each_vote() -> None:
     """The report shows each root with its workers, and the workers that have not voted."""
     text = read(RIGHT, seen("c", WRONG), seen("a", RIGHT)).votes.rendered()

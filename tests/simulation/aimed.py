@@ -167,7 +167,7 @@ class Aimed:
     def _evidence(self) -> int | None:
         """Returns the offset of the record with the foreign view for which a worker compares its history now, None if there is none."""
         drivers = [process.worker.driver for process in self._simulation.processes() if process.worker is not None]
-        return next((driver._examining.offset for driver in drivers if driver._examining is not None), None)
+        return next((driver.trust.examining.offset for driver in drivers if driver.trust.examining is not None), None)
 
     # ---- payload partitions ----
 

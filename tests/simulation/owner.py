@@ -98,7 +98,7 @@ class Owner:
         self.write(Settle(view, self.in_force().public_key if is_named else b""))
 
     def trim(self, draw: random.Random) -> bool:
-        """Declare the payloads of the first decisions unneeded, sometimes with a wrong root, or by a record that lands late.
+        """Declare the payloads of the first decisions unneeded, sometimes by a record that lands late.
 
         Returns False where nothing is decided, or no such record may count.
         """
@@ -106,8 +106,7 @@ class Owner:
         if SALVAGE_FORMAT not in replayed.versions or not replayed.size:
             return False
         position = draw.randint(1, replayed.size)
-        root = draw.choice([*[replayed.root(position)] * 4, draw.randbytes(32)])
-        record = Trim(replayed.keys[-1], View(replayed.seen, replayed.history), position, root)
+        record = Trim(replayed.keys[-1], View(replayed.seen, replayed.history), position, replayed.root(position))
         self._simulation.cluster.later(draw.choice([0.0, 0.0, 2.0, 10.0]), lambda: self.write(record))
         return True
 

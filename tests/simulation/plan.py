@@ -298,8 +298,7 @@ def _with_later_faults(usual: Plan, *, calm: bool) -> Plan:
         floods=some("floods", 0.04, 2),
         pause_at_steps=some("pauses at steps", 0.06, 10) / 1_000,
         activations=activations,
-        # In an index with wrong decisions a trim record does not count. Its worker has another history from then on, and R9 ends there.
-        trims=0 if usual.diverged else activations and some("trims", 0.5, 3),
+        trims=activations and some("trims", 0.5, 3),
         late_keys=bool(usual.rotations and some("late keys", 0.3, 1)),
     )
     if usual.floods:

@@ -301,7 +301,7 @@ class Process:
         self._restore_joiner(self.worker.driver.joiner)
         agreement = self.worker.index.agreement
         for name in agreement.votes.incarnations if agreement.in_disagreement else ():
-            incarnation, size = agreement.outvoted.get(name, (0, 0))
+            incarnation, size = agreement.outvoted.get(name, (-1, 0))
             if agreement.votes.incarnations[name] == incarnation and agreement.votes.size >= size:
                 self.problems.append(f"a vote of {name} that was outvoted at {size} decisions opens a root disagreement again")
 
