@@ -11,7 +11,9 @@ from ordering.errors import FatalCode
 from ordering.log import ORDERING, Record
 from ordering.records import Fence, Genesis, Key, Partitions, Register, Trim, View, batch_key, encode
 from ordering.signatures import NO_LOG_ID, endorse_key, sign_fill, sign_record
+from tests.checkers.replay import replay
 from tests.joiner.history import KEY, NOTARY, OWNER, T0, History, Reading, kinds, named, own_batch, requests, signing_key, value
+from tests.joiner.salvaged import SalvageReader
 
 SECOND, THIRD = signing_key("second"), signing_key("third")
 OTHER = History(name="O=Another notary", salt=b"another notary's")
@@ -301,7 +303,7 @@ def test_activate_is_passed_by_who_can_read_it() -> None:
 
 
 def test_a_trim_takes_effect_whatever_its_root() -> None:
-    """The log alone determines that a record takes effect. A reader with a wrong index has the others' history, and its root is compared."""
+    """Its root is the owner's vote. A copy, another key and a foreign view have no effect."""
     history, reading = _begun("w1", version=2, reads=2)
     reading.step(history.activate(2), history.entry(1, 1, "a"), history.payload(1, 1, "a"))
     view, key, log_time_ms = history.view, history.key.public_key, reading.joiner.log_time_ms
@@ -315,6 +317,19 @@ def test_a_trim_takes_effect_whatever_its_root() -> None:
     assert (kinds(ready), ready.roots_seen, ready.evidence is not None) == ([], [], True)
     assert reading.joiner.log_state is not None
     assert reading.joiner.log_state.trimmed == 1
+
+
+def test_a_reader_with_another_root_than_a_trim_keeps_the_others_history() -> None:
+    """If it skipped the record, its root would not be compared with the others' any more. A wrong worker would answer for ever."""
+    history = History(partitions=1)
+    history.activate(2)
+    history.register("w1", version=2)
+    history.entry(1, 1, "a")
+    history.payload(1, 1, "a")
+    history.owner(Trim(history.key.public_key, history.view, 1, bytes(32)))
+    reader, replayed = SalvageReader(history).read(), replay(history.by_partition)
+    assert (reader.joiner.history.seen, reader.joiner.history.view.history) == (replayed.seen, replayed.history)
+    assert (reader.anomalies, reader.index.position_next, reader.index.agreement.in_disagreement) == ([], 1, True)
 
 
 def test_activate_does_not_ask_who_has_left() -> None:
