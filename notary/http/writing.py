@@ -109,7 +109,7 @@ def _status_line(status: int) -> bytes:
 
 
 class _Date:
-    second = 0
+    second = -1
     line = b""
 
 
