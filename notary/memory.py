@@ -7,8 +7,11 @@ import ctypes
 import gc
 from typing import Final
 
-MMAP_BYTES: Final = 1 << 20
-"""The size from which the allocator gets a block from the system and returns it when it is freed: RocksDB's blocks of a memtable."""
+MMAP_BYTES: Final = 256 << 10
+"""The size from which the allocator gets a block from the system and returns it when it is freed.
+
+These are RocksDB's blocks of a memtable, and the large ones of its compactions.
+"""
 GARBAGE_OBJECTS: Final = 10_000
 """Python's garbage collector runs when the number of containers has grown by this many.
 
