@@ -95,6 +95,7 @@ class InFlight:
             self._tracing = worker.tracing.submission(submission.encoded, len(submission.requests), self._form.traceparent, self._since_s)
             self._tracing.__enter__()
         self._app.waiting.add(self)
+        self._app.parties_waiting[submission.party] += 1
         if may_be_retried:
             self._counted_bytes = len(submission.encoded)
             worker.gate.count_bytes(self._counted_bytes, self._payer)
@@ -122,7 +123,7 @@ class InFlight:
                 yield len(piece) * ROW_US
         except Exception as problem:
             self._release()
-            app.waiting.discard(self)
+            self._no_longer_waits()
             self._end_trace()
             app.reject(self._call, SUBMISSIONS, problem, self._since_s)
             app.admission_changed()
@@ -164,8 +165,16 @@ class InFlight:
             self._pending.waiters.remove(self._decided)
             self._pending = None
         self._call.when_gone = None
-        self._app.waiting.discard(self)
+        self._no_longer_waits()
         self._app.turns.do(self._finish(), party=self._submission.party, counts=self._counts)
+
+    def _no_longer_waits(self) -> None:
+        app, party = self._app, self._submission.party
+        if self in app.waiting:
+            app.waiting.discard(self)
+            app.parties_waiting[party] -= 1
+            if not app.parties_waiting[party]:
+                del app.parties_waiting[party]
 
     def _finish(self) -> Pieces[None]:
         try:

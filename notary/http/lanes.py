@@ -37,6 +37,10 @@ WAITING_BYTES_MAX: Final = 128 << 20
 """While the bytes of waiting clients exceed this limit, the oldest clients are read in any case, too."""
 NEWEST_FIRST_S: Final = 0.1
 """The newest client of a lane is read first if the oldest has waited this long, which is longer than a burst lasts."""
+CREDIT_S_MAX: Final = 0.02
+"""The unused time that a lane saves, while submissions of other parties wait."""
+CREDITS_MAX: Final = 1_000
+"""The number of lanes whose time is remembered; then all begin anew."""
 BACKLOG_CHECK_S: Final = 0.002
 """The time between two checks of the backlogged lanes while no other lane has waiting clients."""
 
@@ -77,10 +81,16 @@ class ClientLanes:
         self._duty = duty
         self.is_backlogged: Callable[[ClientKey], bool] = lambda client: False
         """Returns True if the client's lane is backlogged. The application sets it."""
+        self.others_waiting: Callable[[str], int] = lambda lane: 0
+        """Returns the number of parties, besides that of this lane, whose submissions wait for decisions. The application sets it."""
         self.ends = False
         """True once the server stops. Then all bytes that have come are read, since the server is about to close the connections."""
         self._until_s: float | None = None  # the end of this turn; None while no turn has begun
         self._slice_until_s = 0.0
+        self._credits: dict[str, tuple[float, float]] = {}
+        """For each lane the time that it has left, in seconds, and when that was computed."""
+        self._served: tuple[str, float] | None = None
+        """The lane that `may_go` admitted last in this turn, and when."""
         self._unauthenticated: _Lanes = OrderedDict()
         """In the order of their turns, as `_authenticated`."""
         self._authenticated: _Lanes = OrderedDict()
@@ -107,8 +117,36 @@ class ClientLanes:
         if len(addresses) > ADDRESSES_MAX:
             del addresses[next(iter(addresses))]
 
-    def _is_authenticated(self, client: ClientKey) -> bool:
-        return bool(client.parties) or client.network in self._authenticated_addresses
+    def _is_authenticated(self, client: ClientKey, now_s: float) -> bool:
+        """Returns True if the client may have the time of authenticated ones.
+
+        While submissions of *n* other parties wait, its lane has this for a part in *n* + 1 of the time. A decision takes many turns of the
+        loop, so a party with cheap calls could otherwise fill all of them.
+        """
+        if not (client.parties or client.network in self._authenticated_addresses):
+            return False
+        others = self.others_waiting(client.lane)
+        if not others or self.ends:
+            return True
+        left_s, at_s = self._credits.get(client.lane, (CREDIT_S_MAX, now_s))
+        return left_s + (now_s - at_s) / (others + 1) > 0
+
+    def _count(self, lane: str, from_s: float, until_s: float) -> None:
+        """Take this time from a lane's credit."""
+        if not (others := self.others_waiting(lane)):
+            self._credits.pop(lane, None)
+            return
+        if len(self._credits) > CREDITS_MAX:
+            self._credits.clear()
+        left_s, at_s = self._credits.get(lane, (CREDIT_S_MAX, from_s))
+        left_s = min(left_s + (until_s - at_s) / (others + 1), CREDIT_S_MAX)
+        self._credits[lane] = left_s - (until_s - from_s), until_s
+
+    def _count_served(self, now_s: float) -> None:
+        if self._served is not None:
+            lane, from_s = self._served
+            self._served = None
+            self._count(lane, from_s, now_s)
 
     def may_go(self, client: ClientKey, *, begun: bool = False) -> bool:
         """Returns True if work for a client may be done at once. It begins a slice of time.
@@ -121,7 +159,8 @@ class ClientLanes:
         if self._until_s is None:
             self._begin_turn(now_s)
         assert self._until_s is not None
-        is_authenticated = self._is_authenticated(client)
+        self._count_served(now_s)
+        is_authenticated = self._is_authenticated(client, now_s)
         if not (is_authenticated or self.ends or self._duty.is_active()):
             return False
         if now_s > self._until_s + (AUTHENTICATED_TURN_S - UNAUTHENTICATED_TURN_S if is_authenticated else 0):
@@ -131,6 +170,8 @@ class ClientLanes:
         if not begun and not self.ends and self.is_backlogged(client):
             return False
         self._slice_until_s = now_s + SLICE_S
+        if is_authenticated:
+            self._served = client.lane, now_s
         return True
 
     def slice_is_over(self) -> bool:
@@ -146,7 +187,7 @@ class ClientLanes:
         """Call `do` when it is the turn of the client's lane, in a later turn of the loop (`may_go`). `size`: its bytes in memory."""
         self._waiting_bytes += size
         now_s = time.perf_counter()
-        lanes = self._authenticated if self._is_authenticated(client) else self._unauthenticated
+        lanes = self._authenticated if self._is_authenticated(client, now_s) else self._unauthenticated
         lanes.setdefault((client.lane, begun), deque()).append(_Waiting(now_s, client, do, size))
         if self._until_s is None:
             self._begin_turn(now_s)
@@ -160,6 +201,7 @@ class ClientLanes:
         now_s = time.perf_counter()
         self._rejecting_s = min(self._rejecting_s + (now_s - self._counted_s) * BACKLOGGED_PART, REJECTING_S_MAX)
         self._counted_s = now_s
+        self._count_served(now_s)
         must_wait = 0
         is_active = self.ends or self._duty.is_active()
         try:
@@ -214,6 +256,8 @@ class ClientLanes:
                     if now_s > slice_until_s:
                         break
             finally:
+                if lanes is self._authenticated:
+                    self._count(name[0], from_s, now_s)
                 if is_backlogged and not is_late:
                     self._rejecting_s -= now_s - from_s
                 if waiting:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -46,6 +47,8 @@ class Lifecycle:
         self.metrics: Metrics | None = None  # served even after the worker has ended
         self.readers: Readers | None = None
         self.waiting: set[Waiting] = set()
+        self.parties_waiting: Counter[str] = Counter()
+        """The number of submissions that wait for decisions, by party."""
         self.awaited = AwaitedDecisions()
         self.long_polls = 0
         """The number of long polls in `waiting`."""
@@ -101,6 +104,10 @@ class Lifecycle:
         if self.worker is None or self.ends:
             return self.reason_to_reject()
         return self.worker.gate.peek()
+
+    def others_waiting(self, lane: str) -> int:
+        """Returns the number of parties, besides that of this lane, whose submissions wait for decisions."""
+        return len(self.parties_waiting) - (lane in self.parties_waiting)
 
     def is_busy(self) -> bool:
         """Returns True while submissions wait for decisions. A long poll is no work, and anyone may send one."""

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import random
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.notary.http.checked_client import post_head
 
 PARTY = "O=Hostile Party,L=Paris,C=FR"
 FLOOD_REQUESTS = 100
+PIPELINED = 50
 SUBMISSION_BYTES = 2 << 20
 WAIT_S = 5
 """A long poll keeps its connection until it ends, even when its client has gone: half-closed clients get answers. Less than `END_S_MAX`."""
@@ -61,13 +63,29 @@ async def _again_and_again(wire: Wire, data: bytes) -> None:
 @kind(64, addresses=4)
 async def party_flood(wire: Wire) -> None:
     """New submissions of one party, well signed, as fast as they are answered; `Retry-After` is ignored."""
+    for body in _submissions(FLOOD_REQUESTS):
+        wire.tally.calls += 1
+        await wire.call(body)
+
+
+@kind(16)
+async def cheap_calls(wire: Wire) -> None:
+    """Pipelined calls that cost little, on connections of a party: behind an admitted submission."""
+    await wire.call(next(_submissions(1)))
+    while True:
+        wire.tally.calls += PIPELINED
+        await wire.send(PIPELINED * get("/livez"))
+        for _ in range(PIPELINED):
+            await wire.answer()
+
+
+def _submissions(requests: int) -> Iterator[bytes]:
+    """Yields calls of one party, each with so many new requests."""
     drawn = random.Random(random.random())
     writer = SubmissionSigner(NOTARY, PARTY, party_key().sign)
     while True:
-        requests = [writer.request([drawn.randbytes(32) + b"\0\0\0\1"], drawn.randbytes(32)) for _ in range(FLOOD_REQUESTS)]
-        made = writer.submission([text for text, _ in requests], [id_ for _, id_ in requests])
-        wire.tally.calls += 1
-        await wire.call(post(made.body))
+        made = [writer.request([drawn.randbytes(32) + b"\0\0\0\1"], drawn.randbytes(32)) for _ in range(requests)]
+        yield post(writer.submission([text for text, _ in made], [id_ for _, id_ in made]).body)
 
 
 @kind(16)

@@ -168,6 +168,33 @@ async def test_strangers_are_served_in_active_slices(taken: Taken) -> None:
     await taken.until(4)
 
 
+@pytest.mark.parametrize("others", [0, 1, 3])
+async def test_a_party_with_cheap_calls_has_its_part_of_the_time(taken: Taken, monkeypatch: pytest.MonkeyPatch, others: int) -> None:
+    """While submissions of others wait for decisions, it is served as an address once its part is used up; alone it has all the time."""
+    now_s = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now_s)
+    lanes = taken.lanes = ClientLanes(DutyCycle(lambda: -1.0))  # without an active slice
+    lanes.others_waiting = lambda lane: others
+    served = 0
+    for _ in range(1_000):  # calls of a millisecond each
+        served += lanes.may_go(A)
+        now_s += 0.001
+        await asyncio.sleep(0)
+    saved = round(lanes_module.CREDIT_S_MAX * 1_000)
+    assert (served if not others else served - saved) in range(1_000 // (others + 1) - 5, 1_000 // (others + 1) + 6)
+    if others:
+        while lanes.may_go(A):
+            now_s += 0.001
+            await asyncio.sleep(0)
+        taken.wait(A, "waits for an active slice")
+        await asyncio.sleep(0)
+        assert (lanes.may_go(B), taken.names) == (True, [])
+        lanes.others_waiting = lambda lane: 0
+        assert lanes.may_go(ClientKey("192.0.2.3", A.parties))
+        lanes.ends = True
+        await taken.until(1)
+
+
 async def test_addresses_with_an_admitted_submission_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """New connections from an address where a submission was admitted lately are authenticated; the oldest address is forgotten."""
     monkeypatch.setattr(lanes_module, "UNAUTHENTICATED_TURN_S", 0.0)
