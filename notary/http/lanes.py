@@ -146,7 +146,7 @@ class ClientLanes:
         if self._served is not None:
             lane, from_s = self._served
             self._served = None
-            self._count(lane, from_s, now_s)
+            self._count(lane, from_s, min(now_s, from_s + SLICE_S))  # other work of the turn may follow
 
     def may_go(self, client: ClientKey, *, begun: bool = False) -> bool:
         """Returns True if work for a client may be done at once. It begins a slice of time.

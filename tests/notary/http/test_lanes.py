@@ -176,15 +176,15 @@ async def test_a_party_with_cheap_calls_has_its_part_of_the_time(taken: Taken, m
     lanes = taken.lanes = ClientLanes(DutyCycle(lambda: -1.0))  # without an active slice
     lanes.others_waiting = lambda lane: others
     served = 0
-    for _ in range(1_000):  # calls of a millisecond each
+    for _ in range(1_000):  # each call takes a slice of time
         served += lanes.may_go(A)
-        now_s += 0.001
+        now_s += lanes_module.SLICE_S
         await asyncio.sleep(0)
-    saved = round(lanes_module.CREDIT_S_MAX * 1_000)
+    saved = round(lanes_module.CREDIT_S_MAX / lanes_module.SLICE_S)
     assert (served if not others else served - saved) in range(1_000 // (others + 1) - 5, 1_000 // (others + 1) + 6)
     if others:
         while lanes.may_go(A):
-            now_s += 0.001
+            now_s += lanes_module.SLICE_S
             await asyncio.sleep(0)
         taken.wait(A, "waits for an active slice")
         await asyncio.sleep(0)
