@@ -131,7 +131,9 @@ def _catch_up(agreement: Agreement, size: int, own_name: str, root_at: Callable[
 
 def _count(agreement: Agreement, seen: RootSeen, own_name: str, root_at: Callable[[int], bytes]) -> Agreement:
     incarnation, size = agreement.outvoted.get(seen.name, (-1, 0))
-    if agreement.quarantined or seen.incarnation < incarnation or (seen.incarnation == incarnation and seen.size >= size):
+    # A worker may have registered under the owner's name.
+    is_older = OWNER_INCARNATION != seen.incarnation < incarnation
+    if agreement.quarantined or is_older or (seen.incarnation == incarnation and seen.size >= size):
         return agreement
     votes, in_disagreement = agreement.votes, agreement.in_disagreement
     if seen.size == votes.size:

@@ -863,7 +863,7 @@ MUTANTS: Final = (
         "an outvoted vote opens a root disagreement again",
         "R9",
         agreement._count,
-        "agreement.quarantined or seen.incarnation < incarnation or (seen.incarnation == incarnation and seen.size >= size)",
+        "agreement.quarantined or is_older or (seen.incarnation == incarnation and seen.size >= size)",
         "agreement.quarantined",
         seeds=2000,
     ),

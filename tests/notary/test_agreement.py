@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joiner import RootSeen, VoteVoid
+from joiner.core import OWNER_NAME
+from joiner.ready import OWNER_INCARNATION
 from notary.agreement import PENDING_MAX, Agreement, observe, turn_comes_ms
 from tests.examples import some
 
@@ -169,6 +171,16 @@ def test_the_owners_root_is_a_vote_without_a_turn() -> None:
     agreed = observe(before, careless, "a", 10, lambda _: RIGHT)
     assert (agreed.in_disagreement, agreed.outvoted) == (False, {"the owner": (0, 6)})
     assert observe(agreed, [careless[0]], "a", 10, lambda _: RIGHT) == agreed
+
+
+def test_no_worker_silences_the_owner() -> None:
+    """A thief of the notary's key may register under any name. Once its vote has lost and the key is rotated, the owner's votes count."""
+    thief = [(seen("the owner", WRONG, 6, "ab"), 10), *[(seen(name, RIGHT, 6, "ab"), 10) for name in "ab"]]
+    agreement = observe(Agreement(), thief, "x", 10, lambda _: RIGHT)
+    assert agreement.outvoted.keys() == {"the owner"}
+    vote = RootSeen(OWNER_NAME, OWNER_INCARNATION, 8, RIGHT, 0, frozenset("ab"))
+    wrong = observe(agreement, [(vote, 10)], "b", 10, lambda _: WRONG)
+    assert wrong.in_disagreement
 
 
 def test_a_root_disagreement_renders_each_vote() -> None:
