@@ -2,7 +2,7 @@
 
 The genesis record gives the first values; control records, which the owner signs, change them. `LogState` is immutable: a record that takes
 effect gives the next state. Whether a control record takes effect depends on the ordering topic alone. Settle, salvage and trim records are
-the exception: their views cover both topics.
+the exception: their views cover both topics. `done` of a salvage depends on the reader's tree too.
 """
 
 from collections.abc import Sequence
@@ -116,11 +116,12 @@ class LogState(msgspec.Struct, frozen=True):
         """Returns the state after a record of a salvage, or None if it does not take effect (R11). The caller has compared its view.
 
         `seen`: the number of records that took effect before it. `items`: the items so far. A reader without a `tree` trusts the positions
-        and roots in the record: the record's view is the reader's own, so the owner had read the same records.
+        and roots in the record: the record's view is the reader's own, so the owner had read the same records. Only `done` depends on the
+        tree, and a reader that skips it stays sealed. A wrong index that skipped `begin` would go on with a history of its own.
         """
         match record:
             case SalvageBegin():
-                if self.key_seen != seen or (tree is not None and tree.size != record.position):
+                if self.key_seen != seen:
                     return None
                 return msgspec.structs.replace(self, sealed=True, salvage=(record.position, record.position))
             case SalvageItems():
@@ -128,7 +129,9 @@ class LogState(msgspec.Struct, frozen=True):
                     return None
                 return msgspec.structs.replace(self, salvage=(self.salvage[0], record.first + len(record.items)))
             case SalvageDone():
-                if self.salvage is None or self.salvage[1] != record.tree_size or (tree and tree.root_with(items) != record.root):
+                if self.salvage is None or self.salvage[1] != record.tree_size:
+                    return None
+                if tree is not None and (tree.size != self.salvage[0] or tree.root_with(items) != record.root):
                     return None
                 salvages = (*self.salvages, (*self.salvage, len(self.keys) - 1))
                 return msgspec.structs.replace(self, sealed=False, salvage=None, settled=seen, salvages=salvages)

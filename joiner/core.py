@@ -741,7 +741,10 @@ class Joiner:
             return False
         is_exact = record.key == log.key and record.view == self.history.view
         changed = log.with_salvage(record, self.history.seen, self._tree, self._items) if is_exact else None
-        self._change_log_state(head, changed, "a salvage record does not count: no such step is due", ready)
+        why_not = "no such step is due"
+        if is_exact and isinstance(record, SalvageDone) and log.salvage is not None:
+            why_not = f"this index does not have {record.tree_size} decisions with the root {record.root.hex()}, with the salvage's items"
+        self._change_log_state(head, changed, f"a salvage record does not count: {why_not}", ready)
         if changed is not None:
             self._salvage(record, ready)
         ready.more = True

@@ -36,6 +36,11 @@ class JoinerState(msgspec.Struct, frozen=True):
     items: Sequence[Item] = ()
     """The items of the open salvage."""
 
+    def needed_from(self, partition: int) -> int:
+        """Returns the first offset of a payload partition that a reader of this state reads or compares."""
+        mark = self.marks.get(partition)
+        return 0 if mark is None else min(mark.offset, self.offsets_next.get(partition, 0))
+
 
 class Kept(msgspec.Struct, frozen=True):
     """Payload records of one partition that need not be read again: they exist as long as the partition's mark does (R10)."""

@@ -107,13 +107,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     manifest: Manifest
     state: JoinerState
 
-    def needed_from(self, partition: int) -> int:
-        """Returns the first offset of a payload partition that a reader of this snapshot reads or compares."""
-        mark = self.state.marks.get(partition)
-        return 0 if mark is None else min(mark.offset, self.state.offsets_next.get(partition, 0))
 
-
-def to_free(snapshots: Sequence[Snapshot], firsts: Mapping[int, int]) -> dict[int, int]:
+def to_free(snapshots: Sequence[JoinerState], firsts: Mapping[int, int]) -> dict[int, int]:
     """Returns, by payload partition, the offset before which all records are freed. `firsts`: the present log start offsets. Pure."""
     lowest = {partition: min(each.needed_from(partition) for each in snapshots) for partition in firsts if partition != ORDERING}
     return {partition: offset for partition, offset in lowest.items() if offset > firsts[partition]}
@@ -270,7 +265,7 @@ class _Trimming:
     async def _free(self, log: owner.OwnedLog, kept: KeptIndex, snapshots: Sequence[Snapshot]) -> int:
         position = min(each.manifest.decisions for each in snapshots)
         firsts = {partition: offsets.log_start for partition, offsets in (await log.log.offsets()).items()}
-        wanted = to_free(snapshots, firsts)
+        wanted = to_free([each.state for each in snapshots], firsts)
         facts: dict[str, Any] = {
             "done": False,
             "position": position,

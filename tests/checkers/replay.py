@@ -394,11 +394,13 @@ class _Replay:
                 # Otherwise a copy of a settle record would take effect again, since its view is still the reader's own history.
                 return decoded.view.seen > replayed.settled
             case Begin():
-                return self._key_seen == replayed.seen and decoded.position == replayed.size
+                return self._key_seen == replayed.seen
             case Items():
                 return replayed.salvage is not None and decoded.first == sum((replayed.salvage[0], len(replayed.salvage[1])))
             case Done():
-                return replayed.salvage is not None and (decoded.size, decoded.root) == self._with_items(*replayed.salvage)
+                if replayed.salvage is None or replayed.salvage[0] != replayed.size:
+                    return False
+                return (decoded.size, decoded.root) == self._with_items(*replayed.salvage)
             case Trim():
                 return decoded.position > replayed.trimmed
         return False

@@ -4,9 +4,9 @@ A reader without a tree, as some commands are, believes the owner's positions an
 
 R11 in one paragraph. `begin` opens a salvage; from there on workers' records count nowhere. `items` give decisions by position. `done`
 gives size and root, and all items take effect there at once, or not at all. Each takes effect only if its view is exactly the reader's
-history at its place. So copies and rivals fail, and a plan for one history never lands in another. `begin` must follow a `key` record. A
-`seal`, signed by the owner for the key in force, is the content of an entry whose content is lost: from that entry on workers' records
-count nowhere either.
+history at its place. So copies and rivals fail, and a plan for one history never lands in another. `begin` must follow a `key` record. Its
+position decides nothing before `done`: a reader that skipped it would go on with a history of its own. A `seal`, signed by the owner for
+the key in force, is the content of an entry whose content is lost: from that entry on workers' records count nowhere either.
 """
 
 import copy
@@ -60,7 +60,7 @@ class Reader:
         self.leaves: list[Item] = []
         self.hashes: list[bytes] = []
         self.sealed = ""  # "void": by the seal of an entry; "open": by `begin`
-        self.pending: list[Item] = []
+        self.first, self.pending = 0, list[Item]()  # of an open salvage: the position of its first item, and the items so far
         self.last_kind = ""
         self.suspected = False
         self.salvages: tuple[str, ...] = ()  # the key of each `done` in effect
@@ -294,19 +294,20 @@ class Reader:
 
     def apply_salvage(self, time: int, record: Record) -> None:
         kind, body = record.kind, record.body
-        if kind == "begin" and (body[0] == self.size or not self.has_tree) and self.follows_key():
-            self.sealed, self.pending = "open", []
+        if kind == "begin" and self.follows_key():
+            self.sealed, self.first, self.pending = "open", body[0], []
             self.take_effect(time, record)
-        elif kind == "items" and self.sealed == "open" and body[0] == self.size + len(self.pending):
+        elif kind == "items" and self.sealed == "open" and body[0] == self.first + len(self.pending):
             if "items count at once" in self.broken:
                 for item in body[1]:
                     self.put(item)
+                self.first = self.size
             else:
                 self.pending.extend(body[1])
             self.take_effect(time, record)
-        elif kind == "done" and self.sealed == "open" and body[0] == self.size + len(self.pending):
+        elif kind == "done" and self.sealed == "open" and body[0] == self.first + len(self.pending):
             hashes = self.hashes + [item.leaf(self.size + n) for n, item in enumerate(self.pending)]
-            if self.has_tree and root(hashes) != body[1]:
+            if self.has_tree and (self.size != self.first or root(hashes) != body[1]):
                 return
             for item in self.pending:
                 if item.is_lost:

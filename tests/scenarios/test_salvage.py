@@ -10,6 +10,7 @@ import pytest
 from joiner import Joiner, JoinerLimits
 from joiner.core import OWNER_NAME
 from notary.decision import Conflict, Decision, Kind, Outcome
+from notary.index.store import DECISIONS
 from notary.tree import leaf_hash
 from ordering.errors import Quarantined
 from ordering.ids import StateRef
@@ -232,7 +233,6 @@ def test_a_seal_counts_from_format_version_2_on() -> None:
 WRONG: dict[str, Callable[[Owner, SalvageReader], Any]] = {
     "begin without a key": lambda owner, survivor: owner.begin(),
     "begin after another record": lambda owner, survivor: (owner.key(), owner.history.partitions(3), owner.begin()),
-    "begin of another size": lambda owner, survivor: (owner.key(), owner.begin(position=1)),
     "begin for another key": lambda owner, survivor: (owner.key(), owner.begin(key=bytes(32))),
     "begin for an older view": lambda owner, survivor: (owner.key(), owner.begin(view=View(1, owner.history.log_id))),
     "items without begin": lambda owner, survivor: (owner.key(), owner.items(survivor.item(2))),
@@ -247,6 +247,12 @@ WRONG: dict[str, Callable[[Owner, SalvageReader], Any]] = {
         owner.begin(),
         owner.items(Lost()),
         owner.done(Hashed(bytes(32))),
+    ),
+    "done behind a begin of a lower position": lambda owner, survivor: (
+        owner.key(),
+        owner.begin(position=1),
+        owner.items(Lost(), first=1),
+        owner.done(Lost(), tree_size=2),
     ),
     "done for an older view": lambda owner, survivor: (owner.key(), owner.begin(), owner.done(view=View(1, owner.history.log_id))),
 }
@@ -266,6 +272,30 @@ def test_a_step_out_of_place_takes_no_effect(what: str) -> None:
     assert reader.anomalies == [*before.anomalies, "skipped"]
     Owner(history, "another").salvage(survivor.item(2), survivor.item(3))
     assert SalvageReader(history).read().index.contents() == survivor.index.contents()
+
+
+def test_an_index_with_another_number_of_decisions_answers_nothing_after_a_salvage() -> None:
+    """It takes `begin` as all others do, and skips `done`. If it skipped `begin`, it would answer in a history of its own."""
+    history = History()
+    history.register("w1", version=2)
+    history.activate(2)
+    wrong = worker_goes_on(history, "a", "b", name="w2")
+    wrong.disk.write([(DECISIONS, requests("a")[0].transaction_id, None)])
+    history.entry(2, 2, "a")
+    history.payload(2, 2, "a")
+    right = SalvageReader(history).read()
+    assert (wrong.restarted().read().index.position_next, right.index.position_next) == (3, 2)
+    Owner(history).salvage()
+    worker_goes_on(history, "c", name="w3")
+    wrong, right = wrong.restarted().read(), right.read()
+    assert (right.batches[-1], right.anomalies, right.joiner.suspicions.open) == ((3, 1), [], {})
+    assert right.joiner.log_state is not None
+    assert not right.joiner.log_state.sealed
+    assert wrong.joiner.log_state is not None
+    assert wrong.joiner.log_state.sealed
+    assert (wrong.batches, wrong.anomalies) == ([], ["skipped"] * 3)  # `done`, and both records of the worker
+    replayed = replay(history.by_partition)
+    assert (replayed.seen, replayed.history) == (right.joiner.history.seen, right.joiner.history.view.history)
 
 
 def test_a_step_that_a_forger_signed_takes_no_effect() -> None:

@@ -118,7 +118,7 @@ class Aimed:
                 other.down = False
             elif draw.random() < 0.9:
                 other.kill()
-                other.disk.wipe()
+                self._simulation.freeing.new_disk(other.disk)
         return wrote
 
     def _answered(self, machine: Machine) -> bool:

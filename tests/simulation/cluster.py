@@ -72,6 +72,8 @@ class Cluster:
         self.epochs: dict[int, int] = dict.fromkeys(self.by_partition, 0)
         """Leader epochs: the number of times that a topic-partition may have changed without its readers' knowledge."""
         self.damages: list[Damage] = []
+        self.starts: dict[int, int] = {}
+        """The log start offsets of payload partitions whose first records were freed. The lists of records keep these."""
         self.forged: list[Record] = []
         """The records that a writer without the notary's keys has appended."""
         self.leaderless: set[int] = set()
@@ -353,6 +355,8 @@ class SimulatedReader:
             self._epochs[partition] = epoch
             self._log.host.fetched(self, partition)
             offset, end = self._next[partition], cluster.end(partition)
+            if offset < (start := cluster.starts.get(partition, 0)):
+                raise OutOfRange(f"{describe(partition)} should be read from offset {offset}, and begins at {start}")
             if offset > end:
                 raise OutOfRange(f"{describe(partition)} should be read from offset {offset}, and ends at {end}")
             if offset == end:
@@ -423,7 +427,8 @@ class SimulatedLog:
         if ORDERING in cluster.leaderless:
             raise NotReady("the ordering topic has no leader")
         known = range(ORDERING, self._partitions)
-        return {partition: LogOffsets(0, cluster.end(partition)) for partition in known if partition not in cluster.leaderless}
+        ends = {partition: cluster.end(partition) for partition in known if partition not in cluster.leaderless}
+        return {partition: LogOffsets(min(cluster.starts.get(partition, 0), end), end) for partition, end in ends.items()}
 
     def leaders(self) -> Mapping[int, Leader]:
         """Returns the payload partitions that accept appends."""

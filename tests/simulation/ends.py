@@ -68,6 +68,9 @@ def classify(simulation: "Simulation", machine: Machine, process: Process, probl
         machine.needs_disk = True
         return "settled against" if simulation.counts.get("suspicions settled") else ""
     if problem.code is FatalCode.INDEX_AHEAD_OF_LOG:
+        if simulation.freeing.lacks(machine.disk):
+            machine.needs_disk = True
+            return "freed payloads missed"
         if simulation.losses.damages and contradicts(machine.disk, simulation.cluster):
             machine.needs_disk = True
             return "regrown logs refused"

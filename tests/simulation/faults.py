@@ -73,6 +73,7 @@ class Faults:
             (plan.floods, self._forger.flood),
             (plan.activations, self._activate),
             (plan.trims, self._trim),
+            (plan.frees, self._free),
             (plan.salvages, self.simulation.salvaging.strike),
         ]
         async with asyncio.TaskGroup() as tasks:
@@ -165,7 +166,7 @@ class Faults:
     async def _wipe(self) -> None:
         machine = self._machine()
         machine.kill()
-        machine.disk.wipe()
+        self.simulation.freeing.new_disk(machine.disk)
         self._record(machine.label, "gets a new disk", "new disks")
 
     async def _fill(self) -> None:
@@ -277,6 +278,14 @@ class Faults:
     async def _trim(self) -> None:
         if self.simulation.owner.trim(self.draw):
             self._record("owner", "declares payloads unneeded", "trims")
+
+    async def _free(self) -> None:
+        freeing = self.simulation.freeing
+        for _ in range(2):
+            freeing.take(self._machine())
+            await self._hold()
+        if freed := freeing.free(self.draw):
+            self._record("owner", f"frees {freed} payload records", "payloads freed")
 
     # ---- clocks that are wrong by years ----
 

@@ -85,6 +85,7 @@ def salvage_plan(drawn: Plan) -> Plan:
         floods=0,
         activations=0,
         trims=draw.choice([0, 0, 2]),
+        frees=0,
         forgers=draw.choice([0, 0, 12]),
         late_keys=False,
         readings=0,
@@ -253,7 +254,11 @@ class Salvaging:
         self._writes_left = self._draw.choice(WRITES)
         if state.key != public_key:
             self._write(reader, endorse_key(signing_key(key), simulation.owner.log_id, state.key))
-        if not self._write(reader, SalvageBegin(public_key, reader.joiner.history.view, reader.index.position_next)):
+        position, begins = reader.index.position_next, random.Random(f"begin {name}")
+        if begins.random() < 0.15:
+            position += begins.choice([-1, 1])  # the owner's own index is wrong
+            simulation.count("salvages: begins at another position")
+        if not self._write(reader, SalvageBegin(public_key, reader.joiner.history.view, max(0, position))):
             return None
         await asyncio.sleep(self._draw.choice(BETWEEN_S))
         choice = choose(KeptIndex(reader.index), indexes, receipts)

@@ -21,6 +21,7 @@ from tests.simulation.damage import Losses
 from tests.simulation.deployment import OTHER_NOTARY, deployment
 from tests.simulation.divergence import Divergence
 from tests.simulation.faults import Faults
+from tests.simulation.freeing import Freeing
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.machine import Machine
 from tests.simulation.owner import Owner
@@ -61,6 +62,7 @@ class Simulation:
         self.broker_stands_at_ms: int | None = None
         self.cluster = Cluster(plan, loop, self.broker_ms, self.trace)
         self.losses = Losses(self)
+        self.freeing = Freeing(self)
         self.owner = Owner(self)
         self.salvaging = Salvaging(self)
         self.machines = [Machine(plan.seed, f"w{number}", f"w{number}", skew_ms) for number, skew_ms in enumerate(plan.skews_ms, 1)]
@@ -249,7 +251,7 @@ class Simulation:
                 else:
                     self.problem(machine.label, f"ended by itself: {problem!r}")
             if machine.needs_disk:
-                machine.disk.wipe()
+                self.freeing.new_disk(machine.disk)
                 machine.needs_disk = False
             await asyncio.sleep(self.draw.choice([0.0, 0.5, 3.0]))
 

@@ -12,9 +12,8 @@ import pytest
 
 from deploy.local import Cluster
 from notary import cli
-from notary.cli.trim import Snapshot, to_free
+from notary.cli.trim import to_free
 from notary.index import viewing
-from notary.snapshots.manifest import Manifest, SnapshotHistory
 from notary.verify import trusted_keys, verify_receipt
 from ordering.errors import ConfigurationError
 from ordering.kafka import KafkaLog
@@ -142,8 +141,7 @@ async def _free(bootstrap: str, prefix: str, index: Path) -> int:
     """Free the payloads that a reader with this index does not need (R11, trim). Returns the number of records that were freed."""
     with viewing(index) as view:
         state = view.joiner_state()
-    snapshot = Snapshot("", Manifest("", "", 0, "", 0, 0, "", 0, SnapshotHistory(0, ""), {}, ()), state)
-    unneeded = to_free([snapshot], dict.fromkeys(state.marks, 0))
+    unneeded = to_free([state], dict.fromkeys(state.marks, 0))
     log = await KafkaLog.open(bootstrap, prefix)
     await log.close()
     with pytest.raises(ConfigurationError, match=f"is another one than the log's: it has the id {log.payload_topic_id}"):

@@ -20,31 +20,30 @@ from tests.notary.cli.command import Command
 from tests.notary.process import NotaryDirectory
 
 
-def snapshot(offsets_next: dict[int, int], marks: dict[int, int]) -> Snapshot:
-    """Returns a snapshot that has read up to these offsets, and whose last content in each partition is at its mark."""
-    manifest = Manifest("n", "log", 1, "w", 0, 0, "", 0, SnapshotHistory(0, ""), {}, ())
-    return Snapshot("place", manifest, JoinerState(offsets_next, marks={each: Mark(offset, b"") for each, offset in marks.items()}))
+def state(offsets_next: dict[int, int], marks: dict[int, int]) -> JoinerState:
+    """Returns the state of a snapshot that has read up to these offsets, and whose last content in each partition is at its mark."""
+    return JoinerState(offsets_next, marks={each: Mark(offset, b"") for each, offset in marks.items()})
 
 
 def test_the_smaller_offset_of_each_partition_counts() -> None:
     """Neither snapshot is behind in all partitions: each partition is freed up to the smaller of the two."""
-    first = snapshot({ORDERING: 90, 0: 50, 1: 20}, {ORDERING: 89, 0: 49, 1: 19})
-    second = snapshot({ORDERING: 80, 0: 40, 1: 30}, {ORDERING: 79, 0: 39, 1: 29})
+    first = state({ORDERING: 90, 0: 50, 1: 20}, {ORDERING: 89, 0: 49, 1: 19})
+    second = state({ORDERING: 80, 0: 40, 1: 30}, {ORDERING: 79, 0: 39, 1: 29})
     assert to_free([first, second], {ORDERING: 0, 0: 0, 1: 0}) == {0: 39, 1: 19}
 
 
 def test_records_that_a_reader_still_needs_stay() -> None:
     """A payload that waits for its entry stays, and so does the last content, which is compared at the start (R10)."""
-    waits, all_applied = snapshot({0: 7}, {0: 20}), snapshot({0: 30}, {0: 25})
+    waits, all_applied = state({0: 7}, {0: 20}), state({0: 30}, {0: 25})
     assert to_free([waits, all_applied], {0: 0}) == {0: 7}
     assert to_free([all_applied, all_applied], {0: 0}) == {0: 25}
 
 
 def test_nothing_is_freed_twice_or_unread() -> None:
     """A partition that begins there already is left out, and so is one without a content that took effect."""
-    some = snapshot({0: 30, 1: 8}, {0: 25})
+    some = state({0: 30, 1: 8}, {0: 25})
     assert to_free([some, some], {0: 25, 1: 0}) == {}
-    assert to_free([some, snapshot({0: 30}, {})], {0: 0}) == {}
+    assert to_free([some, state({0: 30}, {})], {0: 0}) == {}
 
 
 async def test_a_partition_without_a_leader_has_lost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,10 +55,11 @@ async def test_a_partition_without_a_leader_has_lost_nothing(monkeypatch: pytest
         return {partition: of for partition, of in offsets.items() if partition != 1}
 
     monkeypatch.setattr(log, "offsets", led)
+    snapshot = Snapshot("place", Manifest("n", "log", 1, "w", 0, 0, "", 0, SnapshotHistory(0, ""), {}, ()), state({1: 1}, {}))
     with pytest.raises(NotReady, match="payload partition 1 has no leader now"):
-        await _lacks(log, snapshot({1: 1}, {}))
+        await _lacks(log, snapshot)
     monkeypatch.undo()
-    assert await _lacks(log, snapshot({1: 1}, {})) == "payload partition 1 ends at offset 0, and the snapshot has read it up to 1"
+    assert await _lacks(log, snapshot) == "payload partition 1 ends at offset 0, and the snapshot has read it up to 1"
 
 
 def archived(folder: Path, ranges: int, payload_partitions: int = 1) -> ArchivedLog:
