@@ -7,7 +7,8 @@ belongs to it (R3).
 
 | file | subject | pure |
 |---|---|---|
-| `core` | `Joiner.step(records, now) -> Ready`: apply, join, drop, propose fills and fences | yes |
+| `core` | `Joiner.step(records, now) -> Ready`: take records in their order, apply those at the head, propose fills and fences | yes |
+| `applied` | the rule of each kind of record: when it takes effect, and its effects | yes |
 | `ready` | state in, effects out, as values | yes |
 | `control` | the owner of the log, the key in force, payload partitions and format versions (R10) | yes |
 | `incarnations` | the incarnations: registered, fenced, last sequence counted | yes |

@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Generic, Protocol, TypeVar
 
-from joiner.core import SALVAGE_OPEN, Joiner
+from joiner.applied import SALVAGE_OPEN
+from joiner.core import Joiner
 from joiner.evidence import Evidence
 from joiner.log_clock import LogClock
 from joiner.log_trust import INTERRUPTED, LogTrust

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from joiner import Buffer, Incarnations, Joiner
+from joiner.applied import Applied
 from joiner.due import DueProposals
 from joiner.evidence import Suspicions
 from joiner.history import History
@@ -11,7 +12,7 @@ from joiner.payloads import Payloads
 from joiner.queued import OrderingQueue, Queued
 from ordering.errors import CorruptRecord
 
-PARTS = (Joiner, Buffer, Payloads, DueProposals, Incarnations, History, OrderingQueue, Suspicions)
+PARTS = (Joiner, Applied, Buffer, Payloads, DueProposals, Incarnations, History, OrderingQueue, Suspicions)
 
 
 def differences(one: Joiner, other: Joiner) -> list[str]:
@@ -19,19 +20,22 @@ def differences(one: Joiner, other: Joiner) -> list[str]:
 
     Prepared work is no state, nor is the reader's tree, with which a joiner is made.
     """
-    return [path for path in _differences(one, other, "joiner") if path not in ("joiner._prepared", "joiner._tree")]
+    return [path for path in _differences(one, other, "joiner") if path not in ("joiner.applied.prepared", "joiner.applied._tree")]
 
 
 def _differences(one: Any, other: Any, path: str) -> Iterator[str]:
     if isinstance(one, PARTS):
         mine, others = vars(one), vars(other)
+        if isinstance(one, Joiner):  # it has some members of `applied` under the same names
+            mine = {name: part for name, part in mine.items() if part is not getattr(one.applied, name, None)}
+            others = {name: part for name, part in others.items() if part is not getattr(other.applied, name, None)}
         yield from [f"{path}.{name}" for name in sorted(mine.keys() ^ others.keys())]
         for name in sorted(mine.keys() & others.keys()):
             yield from _differences(mine[name], others[name], f"{path}.{name}")
     elif path == "joiner._queue._records":
         if [_plain(queued) for queued in one] != [_plain(queued) for queued in other]:
             yield path
-    elif path == "joiner.payloads.buffer._by_incarnation":
+    elif path == "joiner.applied.payloads.buffer._by_incarnation":
         # A heap returns its elements in order in any layout.
         if {key: sorted(heap) for key, heap in one.items()} != {key: sorted(heap) for key, heap in other.items()}:
             yield path

@@ -5,7 +5,7 @@ from hashlib import sha256
 import pytest
 
 from joiner import Joiner, RootSeen, VoteVoid
-from joiner.core import OWNER_NAME, VOTERS_MS
+from joiner.applied import OWNER_NAME, VOTERS_MS
 from joiner.ready import OWNER_INCARNATION
 from ordering.errors import FatalCode
 from ordering.log import ORDERING, Record
@@ -136,7 +136,7 @@ def test_what_was_found_good_is_not_verified_again(monkeypatch: pytest.MonkeyPat
     """A record whose signature the caller has verified with the key in force is not verified a second time."""
     history, reading = _begun()
     entry, payload = history.entry(1, 1, "a"), history.payload(1, 1, "a")
-    monkeypatch.setattr("joiner.core.record_is_signed", lambda *arguments: pytest.fail("verified again"))
+    monkeypatch.setattr("joiner.applied.record_is_signed", lambda *arguments: pytest.fail("verified again"))
     ready = reading.joiner.step([entry, payload], 0, {entry.value or b"": KEY.public_key})
     assert named(ready.batches) == [(1, 1, "1")]
 
@@ -153,7 +153,7 @@ def test_own_entries_need_no_verification(monkeypatch: pytest.MonkeyPatch) -> No
     reading.step(history.genesis, register)
     assert reading.joiner.to_verify([forged, entry, payload], own) == [forged.value]
     assert kinds(reading.step(forged)) == ["unsigned"]
-    monkeypatch.setattr("joiner.core.record_is_signed", lambda *arguments: pytest.fail("verified"))
+    monkeypatch.setattr("joiner.applied.record_is_signed", lambda *arguments: pytest.fail("verified"))
     assert named(reading.step(entry, payload).batches) == [(1, 1, "1")]
 
 

@@ -50,14 +50,14 @@ def test_an_attribute_that_is_left_out_is_found() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "_log_time_ms",
+        "applied.log_time_ms",
         "_offset_head",
         "_queue.ids",
         "_skipped",
         "_due.fills_due_ms",
         "_buffer_full",
-        "_since_effect",
-        "payloads.is_rereading",
+        "applied.since_effect",
+        "applied.payloads.is_rereading",
     ],
 )
 def test_the_comparison_finds_a_difference(name: str) -> None:

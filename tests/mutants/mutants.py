@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from joiner import history, payloads
+from joiner.applied import Applied
 from joiner.control import LogState
 from joiner.core import Joiner
 from joiner.driver import Driver
@@ -175,7 +176,7 @@ MARKS_ALONE = Broken(
     "()",
 )
 FOREIGN_SKIPPED = Broken(
-    Joiner._apply_head,
+    Applied._apply,
     "match record:",
     "if isinstance(record, _WORKER_RECORDS) and not head.own_view:\n    return True\nmatch record:",
 )
@@ -230,7 +231,7 @@ MUTANTS: Final = (
     Mutant(
         "ids are not compared with the entry",
         "R3",
-        Joiner._requests,
+        Applied._requests,
         "tuple([request.transaction_id for request in requests]) != entry.transaction_ids",
         "False",
         seeds=200,
@@ -238,7 +239,7 @@ MUTANTS: Final = (
     Mutant(
         "content is taken from any partition",
         "R3",
-        Joiner._apply_entry,
+        Applied._apply_entry,
         "self.payloads.content(entry.partition, incarnation, sequence, entry.payload_hash, log, own)",
         "next((c for p in range(9) if (c := self.payloads.content(p, incarnation, sequence, entry.payload_hash, log, own))), None)",
         seeds=200,
@@ -248,9 +249,9 @@ MUTANTS: Final = (
     Mutant(
         "holes are skipped",
         "R4",
-        Joiner._apply_entry,
-        "self._hole = entry\nreturn False",
-        "self._hole = entry\nreturn True",
+        Applied._apply_entry,
+        "self.hole = entry\nreturn False",
+        "self.hole = entry\nreturn True",
     ),
     Mutant(
         "a filled batch is answered", "R4", Sender._resolve_own, "ordered.filled or ordered.requests != batch.requests", "False", seeds=100
@@ -278,9 +279,9 @@ MUTANTS: Final = (
         seeds=1000,
     ),
     # bounded memory, and progress in spite of it
-    Mutant("the hole's own partition is paused", "R4", Joiner._paused, "paused.discard(self._hole.partition)", "pass", seeds=100),
+    Mutant("the hole's own partition is paused", "R4", Joiner._paused, "paused.discard(self.applied.hole.partition)", "pass", seeds=100),
     Mutant(
-        "what was passed is kept", "R5", Joiner._drop_through, "self.payloads.buffer.drop_through(incarnation, sequence) - expected", "0"
+        "what was passed is kept", "R5", Applied._drop_through, "self.payloads.buffer.drop_through(incarnation, sequence) - expected", "0"
     ),
     Mutant(
         "the buffer is never full",
@@ -331,23 +332,23 @@ MUTANTS: Final = (
     Mutant(
         "log time by the local clock",
         "R6",
-        Joiner._advance_log_time,
-        "self._log_time_ms = max(self._log_time_ms, min(head.source.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))",
-        "self._log_time_ms = max(self._log_time_ms, head.arrived_ms)",
+        Applied._advance_log_time,
+        "self.log_time_ms = max(self.log_time_ms, min(head.source.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))",
+        "self.log_time_ms = max(self.log_time_ms, head.arrived_ms)",
     ),
     Mutant(
         "log time runs backwards",
         "R6",
-        Joiner._advance_log_time,
-        "self._log_time_ms = max(self._log_time_ms, min(head.source.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))",
-        "self._log_time_ms = max(0, min(head.source.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))",
+        Applied._advance_log_time,
+        "self.log_time_ms = max(self.log_time_ms, min(head.source.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))",
+        "self.log_time_ms = max(0, min(head.source.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))",
     ),
     Mutant(
         "the broker's clock is believed",
         "R6",
-        Joiner._advance_log_time,
-        "self._log_time_ms = max(self._log_time_ms, min(head.source.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))",
-        "self._log_time_ms = max(self._log_time_ms, head.source.append_time_ms)",
+        Applied._advance_log_time,
+        "self.log_time_ms = max(self.log_time_ms, min(head.source.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))",
+        "self.log_time_ms = max(self.log_time_ms, head.source.append_time_ms)",
     ),
     Mutant(
         "log time is forgotten at a restart",
@@ -612,7 +613,7 @@ MUTANTS: Final = (
     Mutant(
         "signatures of records are not looked at",
         "R10",
-        Joiner._is_signed,
+        Applied.is_signed,
         "not record_is_signed(head.source.value, log.log_id, key)",
         "False",
         seeds=200,
@@ -620,7 +621,7 @@ MUTANTS: Final = (
     Mutant(
         "a former key still signs",
         "R10",
-        Joiner._is_signed,
+        Applied.is_signed,
         "record_is_signed(head.source.value, log.log_id, key)",
         "any(record_is_signed(head.source.value, log.log_id, one) for one in (key, *log.keys))",
         seeds=2000,
@@ -699,7 +700,7 @@ MUTANTS: Final = (
     Mutant(
         "the mark is the last content joined",
         "R10",
-        Joiner._take_effect,
+        Applied._take_effect,
         "before is None or before.offset < found.offset",
         "True",
         seeds=2000,
@@ -878,7 +879,7 @@ MUTANTS: Final = (
     Mutant(
         "a step of a salvage takes effect with an older view",
         "R11",
-        Joiner._apply_salvage,
+        Applied._apply_salvage,
         "record.view == self.history.view",
         "True",
         module=MODEL,
@@ -886,19 +887,19 @@ MUTANTS: Final = (
     Mutant(
         "a trim takes effect with a foreign view",
         "R11",
-        Joiner._has_view_of_ours,
+        Applied._has_view_of_ours,
         "comparison is Comparison.OWN",
         "True",
         module=MODEL,
     ),
-    Mutant("a salvage counts under any key", "R11", Joiner._apply_salvage, "record.key == log.key", "True", module=MODEL),
-    Mutant("a trim counts under any key", "R11", Joiner._has_view_of_ours, "record.key != log.key", "False", module=MODEL),
-    Mutant("a sealed entry has the mark of a filled one", "R11", Joiner._apply_entry, "2", "0", module=MODEL),
-    Mutant("done leaves suspicions", "R11", Joiner._salvage, "self.suspicions.settle(self.history.seen)", "pass", module=MODEL),
-    Mutant("workers' records count behind a seal", "R11", Joiner._apply_head, "self.log_state.sealed", "False", module=MODEL),
+    Mutant("a salvage counts under any key", "R11", Applied._apply_salvage, "record.key == log.key", "True", module=MODEL),
+    Mutant("a trim counts under any key", "R11", Applied._has_view_of_ours, "record.key != log.key", "False", module=MODEL),
+    Mutant("a sealed entry has the mark of a filled one", "R11", Applied._apply_entry, "2", "0", module=MODEL),
+    Mutant("done leaves suspicions", "R11", Applied._salvage, "self.suspicions.settle(self.history.seen)", "pass", module=MODEL),
+    Mutant("workers' records count behind a seal", "R11", Applied._apply, "self.log_state.sealed", "False", module=MODEL),
     Mutant("a settle record counts in a salvage", "R11", LogState.with_settled, "self.sealed", "False", module=MODEL),
     Mutant("a settle record counts under any key", "R11", LogState.with_settled, "record.key != self.key_to_settle", "False", module=MODEL),
-    Mutant("items count twice", "R11", Joiner._drop_items, "self._items.clear()", "pass", module=MODEL),
+    Mutant("items count twice", "R11", Applied._drop_items, "self.items.clear()", "pass", module=MODEL),
     Mutant("a begin needs no new key", "R11", LogState.with_salvage, "self.key_seen != seen", "False", module=MODEL),
     Mutant("done has any root", "R11", LogState.with_salvage, "tree.root_with(items) != record.root", "False", module=MODEL),
     Mutant("done has any first position", "R11", LogState.with_salvage, "tree.size != self.salvage[0]", "False", module=MODEL),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joiner import RootSeen, VoteVoid
-from joiner.core import OWNER_NAME
+from joiner.applied import OWNER_NAME
 from joiner.ready import OWNER_INCARNATION
 from notary.agreement import PENDING_MAX, Agreement, observe, turn_comes_ms
 from tests.examples import some

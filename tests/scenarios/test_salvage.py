@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from joiner import Joiner, JoinerLimits
-from joiner.core import OWNER_NAME
+from joiner.applied import OWNER_NAME
 from notary.decision import Conflict, Decision, Kind, Outcome
 from notary.index.store import DECISIONS
 from notary.tree import leaf_hash

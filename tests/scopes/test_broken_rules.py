@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from joiner import Joiner
+from joiner.applied import Applied
 from joiner.due import DueProposals
 from joiner.payloads import Payloads, is_content
 from tests.mutants.mutants import MUTANTS, Broken
@@ -59,13 +60,13 @@ BROKEN |= {
         "",
     ),
     "what was dropped for want of memory is not read again": (
-        Broken(Joiner._apply_entry, "ready.read_again = True", "pass"),
+        Broken(Applied._apply_entry, "ready.read_again = True", "pass"),
         "tight",
         "",
     ),
     "a payload of a later batch goes with an earlier one (R5)": (
         Broken(
-            Joiner._drop_through,
+            Applied._drop_through,
             "self.payloads.buffer.drop_through(incarnation, sequence)",
             "self.payloads.buffer.drop_through(incarnation, sequence and sequence + 1)",
         ),

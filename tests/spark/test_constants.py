@@ -1,6 +1,6 @@
 """Tests that both implementations of docs/formats.md agree on its constants."""
 
-import joiner.core
+import joiner.applied
 import joiner.history
 import notary.decision
 import ordering.ids
@@ -19,8 +19,8 @@ def test_constants_are_the_notarys() -> None:
     formats = (ordering.records.FORMAT_VERSION, ordering.records.RECORD_FORMAT, ordering.records.SALVAGE_FORMAT)
     assert formats == (constants.FORMAT_VERSION, constants.RECORD_FORMAT, constants.SALVAGE_FORMAT)
     assert constants.SALVAGE_BYTES_MAX == ordering.records.SALVAGE_BYTES_MAX
-    assert constants.SENT_AT_AHEAD_MAX_MS == joiner.core.SENT_AT_AHEAD_MAX_MS
-    assert constants.VOTERS_MS == joiner.core.VOTERS_MS
+    assert constants.SENT_AT_AHEAD_MAX_MS == joiner.applied.SENT_AT_AHEAD_MAX_MS
+    assert constants.VOTERS_MS == joiner.applied.VOTERS_MS
     assert constants.VIEWS_KEPT == joiner.history.HISTORY_KEPT
     domains = (ordering.signatures._RECORD_HEAD, ordering.signatures._FILL_HEAD, ordering.signatures._KEY_HEAD)
     assert domains == (constants.RECORD_DOMAIN, constants.FILL_DOMAIN, constants.LOG_KEY_DOMAIN)
