@@ -100,6 +100,29 @@ def test_a_night_in_the_middle_of_a_salvage(spark: SparkSession, tmp_path: Path)
 
 
 @pytest.mark.nightly
+def test_a_begin_at_another_position_seals_the_log(spark: SparkSession, tmp_path: Path) -> None:
+    """No record of a worker counts behind it, for a reader without a tree too, until another salvage is done. It is reported."""
+    history = _history()
+    history.payload(1, 1, "a", "b")
+    history.entry(1, 1, "a", "b")
+    owner = Owner(history)
+    owner.key()
+    owner.begin(position=7)
+    owner.items(Lost(), first=2)
+    history.payload(1, 2, "c")
+    history.entry(1, 2, "c")
+    Owner(history, "another").salvage(Hashed(bytes(32)))
+    history.register("w2", version=2)
+    history.payload(2, 1, "c")
+    history.entry(2, 1, "c")
+    replayed = replay(history.by_partition)
+    assert (replayed.size, SalvageReader(history).read().index.position_next) == (4, 4)
+    found = _verified(spark, tmp_path, history.by_partition)
+    assert (found.decided, found.root, found.salvaged["hashes"]) == (4, replayed.root(4), 1)
+    assert [(row.type, row.found, row.expected) for row in found.violations.collect()] == [("salvage-mismatch", "position 7", "2")]
+
+
+@pytest.mark.nightly
 def test_offsets_without_records_before_a_failover(spark: SparkSession, tmp_path: Path) -> None:
     """Missing offsets before the last `done`, such as the markers of transactions leave, are no violation; those behind it are."""
     history = _history()
