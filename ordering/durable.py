@@ -69,6 +69,17 @@ def sync(file: IO[Any]) -> None:
     os.fsync(file.fileno())
 
 
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name a file or a folder in each error of this block that names none: the error of a write to a full disk has no name."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno is not None and problem.filename is None:
+            problem.filename = str(path)
+        raise
+
+
 def create_file(file: Path, content: bytes, mode: int = 0o666) -> None:
     """Create a file, durably. A reader or a crash finds no file, or the complete one. The umask limits `mode`.
 
@@ -132,7 +143,7 @@ def _write_new(file: Path, content: bytes, mode: int) -> None:
     """Create a file that does not exist yet, and sync its content. Raises `OSError`, and then leaves no file of its own."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
-        with os.fdopen(descriptor, "wb") as out:
+        with naming(file), os.fdopen(descriptor, "wb") as out:
             out.write(content)
             sync(out)
     except OSError:

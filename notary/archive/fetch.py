@@ -27,7 +27,7 @@ from notary.receipts.errors import NotVerified
 from notary.snapshots.make import hashed
 from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore
 from ordering.clock import clock_ms
-from ordering.durable import create_file, make_directory, move_into_place, sync
+from ordering.durable import create_file, make_directory, move_into_place, naming, sync
 from ordering.errors import ConfigurationError
 from ordering.log import ORDERING, Record, describe
 
@@ -71,9 +71,10 @@ def fetch(
     range_file, content = folder / "ranges" / f"{number:08}.json", b""
     try:
         make_directory(folder)
-        for segment in used:
-            added.add(segment, _records(store, segment, folder))
-        files = added.end()
+        with naming(folder):
+            for segment in used:
+                added.add(segment, _records(store, segment, folder))
+            files = added.end()
         make_directory(folder / "ranges")
         made = {"archive_version": ARCHIVE_VERSION, "payload_partitions": len(added.reached) - 1, "files": files}
         content = msgspec.json.format(msgspec.json.encode(made), indent=1) + b"\n"

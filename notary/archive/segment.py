@@ -6,7 +6,7 @@ The only module of this package that needs pyarrow (`kafka-notary[parquet]`).
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Annotated, Final
 
 import msgspec
 import pyarrow as pa
@@ -35,17 +35,21 @@ UNLISTED: Final = "aside"
 """An archive's folder for files with records that no range has (docs/spark.md)."""
 _SCHEMA: Final = RECORD.insert(0, pa.field("partition", pa.int32()))
 _MALFORMED: Final = "malformed-segment"
+# A former key may have signed a manifest, and a thief may have that key: these limits hold before anything is read or reserved for it.
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Hash = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+_Partitions = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 
 
 class SealedPart(msgspec.Struct, frozen=True):
     """One topic-partition of a segment: records from `offset_first` up to `offset_end`, exclusive; `-1` is the ordering topic."""
 
     partition: int
-    offset_first: int
-    offset_end: int
-    offset_last: int
+    offset_first: _Number
+    offset_end: _Number
+    offset_last: _Number
     """The offset of the last record."""
-    fingerprint: str
+    fingerprint: _Hash
     """The fingerprint of that record (docs/formats.md, History and views), hex."""
 
 
@@ -56,12 +60,12 @@ class Segment(msgspec.Struct, frozen=True):
     log: str
     """The log's identity, as an index stores it. It ends with the log id."""
     worker: str
-    sealed_at_ms: int
-    payload_partitions: int
+    sealed_at_ms: _Number
+    payload_partitions: _Partitions
     parts: tuple[SealedPart, ...]
-    records: int
-    file_bytes: int
-    sha256: str
+    records: _Number
+    file_bytes: _Number
+    sha256: _Hash
 
     @property
     def name(self) -> str:

@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from joiner.history import fingerprint_of
-from joiner.recheck import Sought, find_again
+from joiner.recheck import RUNBOOK, Sought, find_again
 from notary.archive.compared import overlapped
 from notary.archive.segment import SealedPart, Segment, check_is_of, find, sign, write
 from notary.archive.settings import SealCommand, Sealed
@@ -29,7 +29,7 @@ from notary.keyring import Keyring
 from notary.receipts.errors import NotVerified
 from notary.receipts.note import VerifierKey
 from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore
-from ordering.durable import temporary_folder
+from ordering.durable import naming, temporary_folder
 from ordering.errors import ConfigurationError, NotReady
 from ordering.local_reader import size
 from ordering.log import ORDERING, Log, Reader, Record, describe
@@ -198,7 +198,10 @@ class SegmentStream:
     async def _compare(self, wanted: dict[int, deque[Sought]]) -> None:
         """Raise `ConfigurationError` unless the log has these records of segments."""
         if lost := await find_again(self._log, wanted, without_freed=True):
-            raise ConfigurationError(f"the log does not hold a record that a segment has: {lost}. Restore it from the segments first")
+            raise ConfigurationError(
+                f"the log does not hold a record that a segment has: {lost}. Restore the log from the segments. Only if it was salvaged"
+                f" instead, move the segments with that record to another place ({RUNBOOK}, 'The archive does not go on')"
+            )
 
     async def _read_up_to(self, reader: Reader, targets: Mapping[int, int], key: str) -> AsyncIterator[int]:
         """Read these topic-partitions up to their targets. Yields the number of records of each segment that became full on the way."""
@@ -239,7 +242,8 @@ class SegmentStream:
         )
 
         def put() -> Segment:
-            with temporary_folder(Path(tempfile.gettempdir()), FOLDER) as folder:  # a worker may kill this process
+            made = temporary_folder(Path(tempfile.gettempdir()), FOLDER)  # a worker may kill this process
+            with naming(Path(tempfile.gettempdir())), made as folder:
                 file, note = folder / "records", folder / "note"
                 write(records, file)
                 with file.open("rb") as opened:

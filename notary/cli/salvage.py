@@ -153,6 +153,26 @@ class SalvageCommand:
         missing = _shown_keys(job) - {*known, *self._keys.own(), *job.log.state.keys}
         return [str(VerifierKey(self._config.origin, key)) for key in sorted(missing)]
 
+    def _suspected(self, job: "SalvageJob") -> dict[str, str]:
+        """Returns why the log, an index or a receipt may be wrong, by its name; only those with a reason (R9, R10). `done` ends them.
+
+        No worker signs a checkpoint larger than the tree was when its key was replaced. If a replaced key signed one beyond the log's end,
+        the log lost that end before the key was replaced, or a thief of the key forged it.
+        """
+        writers = ", ".join(sorted(job.log.joiner.suspicions.open))
+        found = {THE_LOG: f"{writers} saw another history" if writers else ""}
+        found |= {index.name: index.why_suspected() for index in job.indexes}
+        own = self._keys.own()
+        for key in [key for key in job.log.state.keys if key not in own][:-1]:
+            beyond = [receipt.name for receipt in job.receipts if receipt.key == key and receipt.size > job.kept.tree.size]
+            if beyond:
+                more = f" and {len(beyond) - 1:,} more" if len(beyond) > 1 else ""
+                found[beyond[0]] = (
+                    f"{VerifierKey(self._config.origin, key)} signed it{more} beyond the log's end, and the log replaced that key. If that"
+                    " key was stolen, leave out what it signed, unless the log lost its end before the key was replaced"
+                )
+        return {name: why for name, why in found.items() if why}
+
     def _opened(self) -> AbstractAsyncContextManager[owner.OwnedLog]:
         return owner.opened(self._config, self.name)
 
@@ -161,7 +181,7 @@ class SalvageCommand:
         receipts = {source: {"receipts": receipts, "requests": requests} for source, (receipts, requests) in job.counts.items()}
         waiting = facts_of_reach(self._reach(job))["missing"]
         facts = {"seals": job.log.joiner.hole is not None, "waiting": waiting, "receipts": receipts}
-        return {**facts_of(choice), **facts, "suspected": _suspected(job), "keys_missing": self._missing_keys(job)}
+        return {**facts_of(choice), **facts, "suspected": self._suspected(job), "keys_missing": self._missing_keys(job)}
 
     def _lines(self, job: "SalvageJob", choice: Choice) -> Iterator[str]:
         """Yields the plan for people."""
@@ -172,7 +192,7 @@ class SalvageCommand:
         yield from self._warnings(job)
 
     def _warnings(self, job: "SalvageJob") -> Iterator[str]:
-        for name, why in _suspected(job).items():
+        for name, why in self._suspected(job).items():
             yield f"suspected      {name}: {why}"
             yield "               Give the indexes of all workers that survived, so that they are compared"
         if self._keys.without_key:
@@ -416,13 +436,6 @@ class SalvageJob(msgspec.Struct, frozen=True):
 def _shown_keys(job: SalvageJob) -> set[bytes]:
     """Returns the public keys that were in force by the sources of a salvage."""
     return {key for index in job.indexes for key in index.keys} | {receipt.key for receipt in job.receipts}
-
-
-def _suspected(job: SalvageJob) -> dict[str, str]:
-    """Returns why the log, or an index, may be wrong, by its name; only those with a reason (R9, R10). `done` ends all suspicions."""
-    writers = ", ".join(sorted(job.log.joiner.suspicions.open))
-    found = {THE_LOG: f"{writers} saw another history" if writers else "", **{index.name: index.why_suspected() for index in job.indexes}}
-    return {name: why for name, why in found.items() if why}
 
 
 def _records(first: int, items: Sequence[Item]) -> Iterator[tuple[Item, ...]]:

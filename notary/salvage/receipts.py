@@ -7,7 +7,7 @@ reads them. A request belongs to the decision of its transaction id. No file is 
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -41,7 +41,7 @@ def read_receipts(sources: Sequence[Path], notary_name: str, trusted: Sequence[V
     Raises it also for a source that has neither a receipt nor a request.
     """
     requests: dict[TransactionId, tuple[StateRef, ...]] = {}
-    found: list[tuple[str, dict[str, Any]]] = []
+    found: list[Receipt] = []
     counts: dict[str, tuple[int, int]] = {}
     for source in sources:
         of_receipts = of_requests = 0
@@ -55,32 +55,39 @@ def read_receipts(sources: Sequence[Path], notary_name: str, trusted: Sequence[V
                 requests[request.transaction_id] = request.inputs
                 of_requests += 1
             else:
-                found.append((name, value))
+                # Now, not at the end: the first bad one ends the command, before a file of millions of them fills the memory.
+                found.append(_verified(name, value, trusted))
                 of_receipts += 1
         if not of_receipts + of_requests:
             raise SourceRefused(f"{source} has neither a receipt nor a request: name another folder or file, or leave it out")
         counts[str(source)] = of_receipts, of_requests
-    return ReadReceipts(list(_verified(found, requests, trusted)), counts)
+    return ReadReceipts([_with_request(receipt, requests) for receipt in found], counts)
 
 
-def _verified(
-    found: Sequence[tuple[str, dict[str, Any]]], requests: dict[TransactionId, tuple[StateRef, ...]], trusted: Sequence[VerifierKey]
-) -> Iterator[Receipt]:
-    for name, value in found:
-        try:
-            decision, receipt = decision_and_receipt(value)
-            if receipt is None:
-                raise NotVerified("malformed-receipt", "the decision has no member `receipt`")
-            checkpoint = verify_receipt(receipt, decision, trusted)
-        except NotVerified as problem:
-            missed = "If the log lost a rotation, copy key and key history from a machine that has that key; else leave it out"
-            remedy = missed if problem.reason == "unknown-key" else "Leave it out"
-            raise SourceRefused(f"the receipt {name} does not verify: {problem}. {remedy}") from None
-        inputs = requests.get(decision.transaction_id) if decision.outcome is Outcome.COMMITTED else ()
-        item = Decided(leaf(decision), to_row(decision)[ROW_HEAD_BYTES:], inputs or ())
-        proof = proof_of(receipt)
-        key = _signer(proof.checkpoint, tuple(trusted))
-        yield Receipt(name, decision.position, item, checkpoint.size, checkpoint.root, proof.hashes, key, with_inputs=inputs is not None)
+def _verified(name: str, value: dict[str, Any], trusted: Sequence[VerifierKey]) -> Receipt:
+    """Returns the receipt in a JSON object, without the states that a committed transaction consumed. Raises `SourceRefused`."""
+    try:
+        decision, receipt = decision_and_receipt(value)
+        if receipt is None:
+            raise NotVerified("malformed-receipt", "the decision has no member `receipt`")
+        checkpoint = verify_receipt(receipt, decision, trusted)
+    except NotVerified as problem:
+        missed = "If the log lost a rotation, copy key and key history from a machine that has that key; else leave it out"
+        remedy = missed if problem.reason == "unknown-key" else "Leave it out"
+        raise SourceRefused(f"the receipt {name} does not verify: {problem}. {remedy}") from None
+    item = Decided(leaf(decision), to_row(decision)[ROW_HEAD_BYTES:])
+    proof = proof_of(receipt)
+    key = _signer(proof.checkpoint, tuple(trusted))
+    is_complete = decision.outcome is not Outcome.COMMITTED
+    return Receipt(name, decision.position, item, checkpoint.size, checkpoint.root, proof.hashes, key, with_inputs=is_complete)
+
+
+def _with_request(receipt: Receipt, requests: Mapping[TransactionId, tuple[StateRef, ...]]) -> Receipt:
+    """Returns a receipt with the states that its transaction consumed, if its request is known."""
+    inputs = None if receipt.with_inputs else requests.get(receipt.item.transaction_id)
+    if inputs is None:
+        return receipt
+    return msgspec.structs.replace(receipt, item=Decided(receipt.item.leaf, receipt.item.conflicts, inputs), with_inputs=True)
 
 
 @lru_cache(1024)

@@ -23,7 +23,7 @@ from notary.receipts.note import VerifierKey
 from notary.snapshots import manifest as manifests
 from notary.snapshots.manifest import Manifest, SnapshotFile, SnapshotHistory
 from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore, chunks_of
-from ordering.durable import locked_directory
+from ordering.durable import locked_directory, naming
 from ordering.errors import ConfigurationError, NotReady
 
 STAGE: Final = ".snapshot"
@@ -45,7 +45,7 @@ def make(
     stage = index / STAGE
     check_is_index(index)  # a worker restores no snapshot into a folder that has a stage
     stage.mkdir(exist_ok=True)
-    with alone_in(stage, f"another process is making a snapshot of {index}: wait for it"):
+    with naming(stage), alone_in(stage, f"another process is making a snapshot of {index}: wait for it"):
         try:
             empty(stage)
             link_files(index, stage)

@@ -9,16 +9,18 @@ another `OSError`.
 """
 
 import contextlib
+import errno
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Final, Protocol
 
 from ordering.clock import clock_ms
-from ordering.durable import make_directory, move_into_place, sync
+from ordering.durable import make_directory, move_into_place, naming, sync
 from ordering.errors import ConfigurationError, NotReady
 
 CHUNK_BYTES: Final = 1 << 20
@@ -107,11 +109,15 @@ class Folder:
 
     def chunks(self, folder: str, name: str) -> Iterator[bytes]:
         """As `SnapshotStore` describes it."""
+        path = self._directory / folder / name
         try:
-            opened = (self._directory / folder / name).open("rb")
+            # A pipe opened without this flag waits for a writer, perhaps for ever.
+            opened = open(path, "rb", opener=lambda file, flags: os.open(file, flags | os.O_NONBLOCK))  # noqa: SIM115 - `with` below
         except IsADirectoryError as problem:
             raise FileNotFoundError(*problem.args) from None
         with opened:
+            if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+                raise FileNotFoundError(errno.ENOENT, "there is no regular file", str(path))
             yield from chunks_of(opened)
 
     def put(self, source: Path, folder: str, name: str) -> None:
@@ -122,7 +128,7 @@ class Folder:
         descriptor, made = tempfile.mkstemp(prefix=".new-", dir=self._directory / FILES)
         new = Path(made)
         try:
-            with source.open("rb") as reading, os.fdopen(descriptor, "wb") as writing:
+            with naming(target.parent), source.open("rb") as reading, os.fdopen(descriptor, "wb") as writing:
                 new.chmod(0o644)  # other users may read it too
                 shutil.copyfileobj(reading, writing, CHUNK_BYTES)
                 sync(writing)

@@ -21,7 +21,7 @@ from notary.receipts.note import VerifierKey
 from notary.snapshots.make import TRANSFERS, Counter, Progress, empty, hashed, history_of
 from notary.snapshots.manifest import MANIFEST_BYTES_MAX, Manifest, SnapshotFile, open_manifest
 from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore
-from ordering.durable import TOO_MANY_FILES, locked_directory, make_directory, move_into_place, sync, sync_directory
+from ordering.durable import TOO_MANY_FILES, locked_directory, make_directory, move_into_place, naming, sync, sync_directory
 from ordering.errors import ConfigurationError, Fatal, FatalCode
 
 
@@ -111,7 +111,7 @@ def restore(store: SnapshotStore, manifest: Manifest, index: Path, progress: Pro
         )
     stage = stage_of(index)
     make_directory(stage)
-    with alone_in(stage, f"another process is restoring {index}: wait for it"):
+    with naming(stage), alone_in(stage, f"another process is restoring {index}: wait for it"):
         try:
             empty(stage)
             _check_can_be_replaced(index, stage / "empty")

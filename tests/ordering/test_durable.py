@@ -77,11 +77,11 @@ def test_created_file_is_never_an_overwritten_one(tmp_path: Path) -> None:
 
 
 def test_file_whose_content_cannot_be_synced_is_not_left(tmp_path: Path) -> None:
-    """A file without its content would make the next attempt fail, so an error removes it."""
+    """A file without its content would make the next attempt fail, so an error removes it. The error names it."""
     file = tmp_path / "file"
     with pytest.MonkeyPatch.context() as patch:
         Disk(patch).fail_after(0, OSError)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OSError, match=rf"No space left on device: '{tmp_path}/\.file\."):
             create_file(file, b"content")
     assert not file.exists()
 

@@ -5,7 +5,7 @@ import os
 import resource
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary.archive.archived import ArchivedLog
 from notary.archive.fetch import LEFT_S, UNFINISHED, _Added, fetch, in_order
-from notary.archive.segment import UNLISTED, find
+from notary.archive.segment import UNLISTED, find, write
 from notary.archive.stream import COMMANDS_PER_CHECK, SegmentStream
 from notary.receipts.errors import NotVerified
 from notary.receipts.note import VerifierKey
@@ -137,6 +137,22 @@ async def test_a_log_that_lost_sealed_records_is_not_sealed(made: Streamed) -> N
     with pytest.raises(ConfigurationError, match="name another store"):
         await other.seal(made.command(3))
     assert len(made.found()) == 1
+
+
+async def test_a_salvaged_log_is_sealed_without_the_segments_of_what_it_lost(made: Streamed, tmp_path: Path) -> None:
+    """After a salvage a restore would undo it. So the error names the other remedy too: sealing continues once these segments are away."""
+    sealing = made.process()
+    await sealing.seal(made.command(1))
+    await made.append((0, b"p1 lost"))
+    await sealing.seal(made.command(2))
+    made.replace(0, 1, b"p1 new")
+    made.replace(ORDERING, 1, b"the owner's key record")
+    with pytest.raises(ConfigurationError, match="if it was salvaged instead, move the segments with that record to another place"):
+        await made.process().seal(made.command(2))
+    (tmp_path / "segments" / MANIFESTS / made.found()[-1].name).rename(tmp_path / "moved")
+    assert (await made.process().seal(made.command(2))).records == 2
+    made.fetch()
+    assert await made.archived() == {ORDERING: [b"o0", b"the owner's key record"], 0: [b"p0", b"p1 new"], 1: [b"q0"]}
 
 
 async def test_another_history_stops_its_worker(made: Streamed) -> None:
@@ -267,12 +283,33 @@ async def test_a_full_disk_gets_its_space_back(made: Streamed, tmp_path: Path, m
     with monkeypatch.context() as patch:
         patch.setattr(_Added, "_write", on_a_full_disk)
         try:
-            with pytest.raises(OSError, match="File too large"):
+            with pytest.raises(OSError, match=f"File too large: '{tmp_path / 'archive'}'"):
                 made.fetch()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not [file for file in (tmp_path / "archive").rglob("*") if file.is_file()]
     assert made.fetch().records == 3
+
+
+@pytest.mark.parametrize("is_store", [False, True])
+async def test_a_full_disk_is_named(made: Streamed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_store: bool) -> None:
+    """A segment is made in a temporary folder, and copied to its store: the error names the one whose disk is full."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def on_a_full_disk(records: Sequence[Record], file: Path) -> None:
+        if is_store:
+            write(records, file)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4, limits[1]))
+        if not is_store:
+            write(records, file)
+
+    monkeypatch.setattr(f"{SegmentStream.__module__}.write", on_a_full_disk)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    try:
+        with pytest.raises(OSError, match=f"File too large: '{tmp_path / 'segments' / 'files' if is_store else tmp_path}'"):
+            await made.process().seal(made.command(1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 async def test_a_killed_run_leaves_nothing_after_the_next(made: Streamed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

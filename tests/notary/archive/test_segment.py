@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from notary.archive.segment import find
+from notary.archive.segment import HEAD, Segment, find
 from notary.receipts import VerifierKey, sign_note
 from notary.receipts.errors import NotVerified
-from notary.snapshots.store import MANIFESTS
+from notary.snapshots.store import FILES, MANIFESTS
 from ordering.errors import ConfigurationError
 from tests.notary.archive.streamed import FIRST, NAME, ORIGIN, Streamed
 
@@ -81,3 +82,27 @@ async def test_a_second_signature_by_a_former_key_changes_nothing(tmp_path: Path
     keys = [VerifierKey(ORIGIN, former.public_key().public_bytes_raw()), *made.trusted]
     (segment,) = find(made.store, keys, NAME)
     assert segment.signer == made.public_key
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("payload_partitions", 2_000_000_000),
+        ("sha256", f"../{FILES}/{'0' * 64}"),
+        ("records", -1),
+        ("file_bytes", 1 << 64),
+        ("parts", [{"partition": 0, "offset_first": 0, "offset_end": 1 << 64, "offset_last": 0, "fingerprint": "00" * 32}]),
+        ("parts", [{"partition": 0, "offset_first": 0, "offset_end": 1, "offset_last": 0, "fingerprint": "no hash"}]),
+    ],
+)
+async def test_a_thief_of_a_former_key_signs_odd_members(tmp_path: Path, member: str, value: object) -> None:
+    """No manifest of a former key has `fetch` fill the memory, read a file outside the store, or end without the manifest's name."""
+    made = Streamed(tmp_path)
+    await made.append(*FIRST)
+    await made.process().seal(made.command(2))
+    (note,) = (tmp_path / "segments" / MANIFESTS).iterdir()
+    (segment,) = made.found()
+    forged = {**msgspec.to_builtins(msgspec.convert(segment, Segment, from_attributes=True)), member: value}
+    note.write_text(sign_note(f"{HEAD}\n{msgspec.json.encode(forged).decode()}\n", [(ORIGIN, made.key)]))
+    with pytest.raises(NotVerified, match=f"the manifest {note.name} does not decode: .*{member}"):
+        made.found()

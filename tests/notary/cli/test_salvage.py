@@ -978,6 +978,25 @@ def test_a_plan_names_suspected_sources(wreck: Wreck) -> None:
     assert all(f"suspected      {who}: {why}" in plan for who, why in suspected.items())
 
 
+def test_a_plan_names_receipts_of_a_replaced_key(wreck: Wreck, bank: Bank) -> None:
+    """A thief of a replaced key can sign receipts beyond the log's end: the plan names the key, since a true receipt contradicts them."""
+    former, before = known_keys(wreck)[-1], log_ends(wreck.directory.path)
+    assert cli.main(["key", "rotate", "--config", str(wreck.directory.config)]) == 0
+    true = decide_once(wreck.directory, bank)
+    fresh = wreck.directory.path / "index" / "fresh"
+    wreck.ends = {partition: end + (partition == ORDERING) for partition, end in before.items()}
+    wreck.cut()
+    receipts = wreck.receipts([0, 1])
+    assert true["position"] == wreck.decisions[0]["position"] == 6
+    ((name, why),) = wreck.salvage("--receipts", receipts, "--plan")["suspected"].items()
+    assert name == f"{receipts / 'decisions.jsonl'}:1"
+    assert why.startswith(f"{former} signed it and 1 more beyond the log's end, and the log replaced that key")
+    assert f"suspected      {name}: {why}" in wreck.plan("--receipts", receipts)
+    assert wreck.salvage("--index", fresh, "--plan")["suspected"] == {}
+    refused = wreck.salvage("--index", fresh, "--receipts", receipts, "--plan", code=1)
+    assert refused["position"] == 6, "an index shows which one is false"
+
+
 def test_freed_contents_need_a_snapshot(intact: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log cannot be replayed from its start, and the error names the command that makes an index to begin at."""
     offsets = EmbeddedLog.offsets

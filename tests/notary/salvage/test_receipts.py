@@ -2,6 +2,7 @@
 
 import json
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,20 @@ def test_a_decision_without_its_receipt_is_refused(request_file: Path) -> None:
         count(request_file)
 
 
+def test_the_first_bad_receipt_ends_the_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A party's file of a million objects that are no receipts is refused at the first one: they never fill the memory."""
+    (tmp_path / "r.json").write_text("{}\n" * 200_000)
+    monkeypatch.setattr(receipts, "FILE_BYTES_MAX", 1 << 20)  # so much is reserved before a file is read
+    tracemalloc.start()
+    try:
+        with pytest.raises(SourceRefused, match=r"r\.json:1 does not verify"):
+            count(tmp_path / "r.json")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 10 << 20
+
+
 def test_a_large_file_is_refused(request_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of the most bytes is read; a larger one is refused, not read in part."""
     size = request_file.stat().st_size
@@ -127,7 +142,7 @@ def test_values_of_another_kind_are_refused(tmp_path: Path, content: str) -> Non
         count(tmp_path / "r.json")
 
 
-@pytest.mark.parametrize("content", ["[" * 100_000, "{}\n}"])
+@pytest.mark.parametrize("content", ["[" * 100_000, "[]\n}"])
 def test_text_that_is_no_json_is_refused(tmp_path: Path, content: str) -> None:
     """The line of the value is named, however deep it is."""
     (tmp_path / "r.json").write_text(content)

@@ -11,10 +11,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
 from notary.config import load
 from notary.snapshots.make import STAGE
+from notary.snapshots.manifest import SnapshotFile
 from notary.snapshots.schedule import SPREAD_SHARE, SnapshotSchedule, restore_at_start
 from notary.snapshots.take import stage_of
 from ordering.durable import locked_directory
@@ -76,9 +78,12 @@ def test_stopped_while_it_restores(fixture: SnapshotFixture) -> None:
     """A worker that is stopped while it restores ends with 0, with its child, and leaves no index: the next start restores."""
     fixture.snapshot("create")
     shutil.rmtree(fixture.index)
-    file = fixture.largest
-    file.unlink()
-    os.mkfifo(file)  # a read of it waits for ever
+    (manifest,) = fixture.found()
+    large = SnapshotFile("999999.sst", 4 << 30, "0" * 64)
+    newer = msgspec.structs.replace(manifest, made_at_ms=manifest.made_at_ms + 1, files=(*manifest.files, large))
+    fixture.signed(newer)
+    with (fixture.store / "files" / large.sha256).open("wb") as file:
+        file.truncate(large.bytes)  # it takes no space, and much longer to read than this test waits
     with killed_at_the_end(serve(fixture.config, settings={"SNAPSHOTS_URL": "snapshots"})) as process:
         stage = fixture.index.with_name(".worker-1.restoring")
         while not stage.exists() or not list(stage.iterdir()):

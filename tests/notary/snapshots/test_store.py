@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,20 @@ def test_a_folder_is_a_missing_file(tmp_path: Path) -> None:
     (tmp_path / MANIFESTS / "1").mkdir(parents=True)
     with pytest.raises(FileNotFoundError):
         list(Folder(tmp_path).chunks(MANIFESTS, "1"))
+
+
+def test_a_pipe_is_a_missing_file(tmp_path: Path) -> None:
+    """A pipe with the name of a file counts as a missing file. To open it would wait for a writer, and a worker's start for ever."""
+    (tmp_path / FILES).mkdir()
+    os.mkfifo(tmp_path / FILES / "1")
+    read = threading.Thread(target=lambda: (tmp_path / FILES / "1").write_bytes(b""), daemon=True)  # ends a wait after the time below
+    timer = threading.Timer(5, read.start)
+    timer.start()
+    try:
+        with pytest.raises(FileNotFoundError, match="there is no regular file"):
+            list(Folder(tmp_path).chunks(FILES, "1"))
+    finally:
+        timer.cancel()
 
 
 def test_a_folder_marker_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

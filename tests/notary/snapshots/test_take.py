@@ -12,7 +12,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from notary.snapshots.manifest import Manifest, SnapshotFile
 from notary.snapshots.store import FILES, MANIFESTS, Folder, Remote
-from notary.snapshots.take import FoundSnapshot, damaged_files, prune, restore_newest
+from notary.snapshots.take import FoundSnapshot, damaged_files, prune, restore_newest, stage_of
 from ordering.errors import ConfigurationError, Fatal
 from tests.notary.snapshots.fixture import SnapshotFixture
 from tests.open_files import errors_with_few_open_files
@@ -213,7 +213,7 @@ def test_a_full_disk_is_no_fault_of_the_snapshot(fixture: SnapshotFixture, monke
 
     shutil.rmtree(fixture.index)
     monkeypatch.setattr("notary.snapshots.take.sync", full)
-    assert "No space left" in fixture.snapshot("restore", code=2)["stderr"]
+    assert f"No space left on device: '{stage_of(fixture.index)}'" in fixture.snapshot("restore", code=2)["stderr"]
 
 
 def test_too_few_open_files_are_no_fault_of_the_snapshot(fixture: SnapshotFixture) -> None:
