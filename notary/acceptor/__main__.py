@@ -54,13 +54,9 @@ async def run(settings: AcceptorSettings, listening: socket.socket, linked: sock
     if certificates is not None:
         certificates.when_handshake_failed = app.handshake_failed
     await loop.connect_accepted_socket(lambda: link, linked)
-    server = Server(
-        app,
-        listening,
-        settings=settings.http,
-        certificates=certificates,
-    )
+    server = Server(app, listening, settings=settings.http, certificates=certificates, duty=app.duty)
     server.lanes.is_backlogged = lambda client: app.gate.is_backlogged(client.network, client.parties)
+    server.lanes.part_of = app.waiting_lanes.part_of
     server.places.weight_of = app.gate.weight_of
     # While the link is full, read no calls from the connections.
     link.pause, link.go_on = server.pause, server.go_on

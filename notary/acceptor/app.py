@@ -21,8 +21,10 @@ from notary.acceptor.messages import (
     Submitted,
     Up,
 )
+from notary.duty_cycle import DutyCycle
 from notary.gate import Gate
 from notary.http.call import Answer, Call
+from notary.http.lanes import ClientKey, WaitingLanes
 from notary.http.lifecycle import BUG
 from notary.http.lookups import LOOK_UPS, TRANSACTIONS, shows_decisions
 from notary.http.problems import problem_of
@@ -107,8 +109,14 @@ class AcceptorApp:
         self._rejection: NotAdmitting | None = None
         self._called = 0
         self._calls: dict[int, Call] = {}
-        self._of_address: dict[int, int] = {}
-        """The bytes of submissions that came in the lane of their client's address, by number, until the worker has answered them."""
+        self._submitted: dict[int, tuple[str, str, int]] = {}
+        """Submissions that were handed over, by number, until the worker has answered them: lane and party, and the bytes if the body was
+        decoded in the lane of its client's address.
+        """
+        self.waiting_lanes = WaitingLanes(parties.weight_of)
+        """The lanes of these submissions. Those of other processes take none of this one's time."""
+        self.duty = DutyCycle(time.perf_counter, self.waiting_lanes.__bool__)
+        """The active slices, in which unauthenticated clients are served too."""
         self._rejected: dict[tuple[str, int], int] = defaultdict(int)
         self._answered: dict[tuple[str, int], list[float]] = defaultdict(list)
         self._handshakes_failed = 0
@@ -119,7 +127,10 @@ class AcceptorApp:
         if isinstance(message, Answered):
             call = self._calls.pop(message.number)
             call.left = None
-            size_bytes = self._of_address.pop(message.number, 0)
+            size_bytes = 0
+            if message.number in self._submitted:
+                lane, party, size_bytes = self._submitted.pop(message.number)
+                self.waiting_lanes.leave(lane, party)
             if message.party:
                 call.add_party(message.party)
                 self.gate.charge_lane(message.party, size_bytes)
@@ -186,12 +197,11 @@ class AcceptorApp:
 
     def admitted(self, submission_call: SubmissionCall, submission: AdmittedSubmission) -> None:
         """Hand the submission to the worker. Its gate makes the final decision on admission."""
-        number = self._number()
-        if not submission_call.of_party:
-            self._of_address[number] = len(submission.encoded)
-        self._hand_over(
-            submission_call.call, Submitted(number, submission_call.since_s, submission_call.form, submission, submission_call.payer)
-        )
+        number, call = self._number(), submission_call.call
+        lane = ClientKey(call.network, call.parties).lane
+        self._submitted[number] = lane, submission.party, 0 if submission_call.of_party else len(submission.encoded)
+        self.waiting_lanes.enter(lane, submission.party)
+        self._hand_over(call, Submitted(number, submission_call.since_s, submission_call.form, submission, submission_call.payer))
 
     def rejected(self, call: Call, problem: Exception, since_s: float) -> None:
         """Answer a rejected call here."""

@@ -254,7 +254,7 @@ def _service(config: Config, app: App, certificates: Certificates | None) -> Ser
 def _server(config: Config, app: App, listen: str, certificates: Certificates | None = None) -> Server:
     server = Server(app, bind(*parse_listen(listen)), settings=config.http, certificates=certificates, duty=app.duty)
     server.lanes.is_backlogged = lambda client: app.worker is not None and app.worker.gate.is_backlogged(client.network, client.parties)
-    server.lanes.others_waiting = app.others_waiting
+    server.lanes.part_of = app.waiting_lanes.part_of
     server.places.weight_of = lambda party: 1 if app.worker is None else app.worker.gate.weight_of(party)
     return server
 

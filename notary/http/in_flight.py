@@ -10,6 +10,7 @@ from joiner import AdmittedSubmission, Pending
 from notary.bodies import Payer
 from notary.decision import CONFLICT_US, CONFLICTS_A_PIECE, Decision
 from notary.http.call import JSON, Call
+from notary.http.lanes import ClientKey
 from notary.http.lifecycle import BUG, Lifecycle
 from notary.http.submission import SUBMISSIONS, AnswerForm
 from notary.index import ROW_US, TILE_US
@@ -41,6 +42,7 @@ class InFlight:
         "_counts",
         "_decisions",
         "_form",
+        "_lane",
         "_of_party",
         "_payer",
         "_pending",
@@ -81,6 +83,8 @@ class InFlight:
         self._pending: Pending[Decision] | None = None
         self._counts = False
         """True for one of the calls that wait for a decided submission: `AnswerBacklog` counts its answer. Copies use no capacity."""
+        self._lane = ""
+        """The lane in which it came; its connection may have another one from then on."""
         self._timer: asyncio.TimerHandle | None = None
         self._tracing: AbstractContextManager[None] | None = None
 
@@ -95,7 +99,8 @@ class InFlight:
             self._tracing = worker.tracing.submission(submission.encoded, len(submission.requests), self._form.traceparent, self._since_s)
             self._tracing.__enter__()
         self._app.waiting.add(self)
-        self._app.parties_waiting[submission.party] += 1
+        self._lane = ClientKey(self._call.network, self._call.parties).lane
+        self._app.waiting_lanes.enter(self._lane, submission.party)
         if may_be_retried:
             self._counted_bytes = len(submission.encoded)
             worker.gate.count_bytes(self._counted_bytes, self._payer)
@@ -169,12 +174,9 @@ class InFlight:
         self._app.turns.do(self._finish(), party=self._submission.party, counts=self._counts)
 
     def _no_longer_waits(self) -> None:
-        app, party = self._app, self._submission.party
-        if self in app.waiting:
-            app.waiting.discard(self)
-            app.parties_waiting[party] -= 1
-            if not app.parties_waiting[party]:
-                del app.parties_waiting[party]
+        if self in self._app.waiting:
+            self._app.waiting.remove(self)
+            self._app.waiting_lanes.leave(self._lane, self._submission.party)
 
     def _finish(self) -> Pieces[None]:
         try:

@@ -69,6 +69,54 @@ class _Waiting(NamedTuple):
     size: int
 
 
+class WaitingLanes:
+    """The lanes with submissions that wait for decisions, and the weights of the parties of these submissions. One event loop."""
+
+    def __init__(self, weight_of: Callable[[str], int]) -> None:
+        """`weight_of` returns the weight of a party; 1 for an address."""
+        self._weight_of = weight_of
+        self._submissions: dict[tuple[str, str], tuple[int, int]] = {}
+        """For each lane and party the number of submissions, and the party's weight at the latest one."""
+        self._weights: dict[str, int] = {}
+        """For each lane the weights of its parties. A proxy's lane has many."""
+        self._total = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._submissions)
+
+    def enter(self, lane: str, party: str) -> None:
+        """A submission of this party, which came in this lane, waits from now on."""
+        count, before = self._submissions.get((lane, party), (0, 0))
+        weight = self._weight_of(party)
+        self._submissions[lane, party] = count + 1, weight
+        self._change(lane, weight - before)
+
+    def leave(self, lane: str, party: str) -> None:
+        """Such a submission waits no longer."""
+        count, weight = self._submissions.pop((lane, party))
+        if count > 1:
+            self._submissions[lane, party] = count - 1, weight
+        else:
+            self._change(lane, -weight)
+
+    def _change(self, lane: str, by: int) -> None:
+        self._total += by
+        weights = self._weights.pop(lane, 0) + by
+        if weights:
+            self._weights[lane] = weights
+
+    def part_of(self, lane: str) -> float:
+        """Returns the part of the time for a lane: its weight, divided by its weight and those of the other lanes; 1.0 without others.
+
+        Its weight is the sum of those of its parties with such submissions; without one it is the lane's own.
+        """
+        own = self._weights.get(lane, 0)
+        if not (others := self._total - own):
+            return 1.0
+        own = own or self._weight_of(lane)
+        return own / (own + others)
+
+
 _Lanes: TypeAlias = OrderedDict[tuple[str, bool], deque[_Waiting]]
 """The lanes by name, and by whether the lane is for bodies that have begun."""
 
@@ -81,8 +129,8 @@ class ClientLanes:
         self._duty = duty
         self.is_backlogged: Callable[[ClientKey], bool] = lambda client: False
         """Returns True if the client's lane is backlogged. The application sets it."""
-        self.others_waiting: Callable[[str], int] = lambda lane: 0
-        """Returns the number of parties, besides that of this lane, whose submissions wait for decisions. The application sets it."""
+        self.part_of: Callable[[str], float] = lambda lane: 1.0
+        """Returns the part of the time that a lane may have (`WaitingLanes.part_of`). The application sets it."""
         self.ends = False
         """True once the server stops. Then all bytes that have come are read, since the server is about to close the connections."""
         self._until_s: float | None = None  # the end of this turn; None while no turn has begun
@@ -120,26 +168,26 @@ class ClientLanes:
     def _is_authenticated(self, client: ClientKey, now_s: float) -> bool:
         """Returns True if the client may have the time of authenticated ones.
 
-        While submissions of *n* other parties wait, its lane has this for a part in *n* + 1 of the time. A decision takes many turns of the
-        loop, so a party with cheap calls could otherwise fill all of them.
+        While submissions in other lanes wait, its lane has this for its part of the time. A decision takes many turns of the loop, so a
+        party with cheap calls could otherwise fill all of them.
         """
         if not (client.parties or client.network in self._authenticated_addresses):
             return False
-        others = self.others_waiting(client.lane)
-        if not others or self.ends:
+        part = self.part_of(client.lane)
+        if part == 1 or self.ends:
             return True
         left_s, at_s = self._credits.get(client.lane, (CREDIT_S_MAX, now_s))
-        return left_s + (now_s - at_s) / (others + 1) > 0
+        return left_s + (now_s - at_s) * part > 0
 
     def _count(self, lane: str, from_s: float, until_s: float) -> None:
         """Take this time from a lane's credit."""
-        if not (others := self.others_waiting(lane)):
+        if (part := self.part_of(lane)) == 1:
             self._credits.pop(lane, None)
             return
         if len(self._credits) > CREDITS_MAX:
             self._credits.clear()
         left_s, at_s = self._credits.get(lane, (CREDIT_S_MAX, from_s))
-        left_s = min(left_s + (until_s - at_s) / (others + 1), CREDIT_S_MAX)
+        left_s = min(left_s + (until_s - at_s) * part, CREDIT_S_MAX)
         self._credits[lane] = left_s - (until_s - from_s), until_s
 
     def _count_served(self, now_s: float) -> None:

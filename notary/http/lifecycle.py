@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -11,6 +10,7 @@ from notary.duty_cycle import DutyCycle
 from notary.gate import SHUTTING_DOWN
 from notary.http.awaited import AwaitedDecisions
 from notary.http.call import TEXT, Answer, Call
+from notary.http.lanes import WaitingLanes
 from notary.http.problems import problem_of
 from notary.http.readers import Readers
 from notary.http.turns import AnswerBacklog, Turns
@@ -47,14 +47,14 @@ class Lifecycle:
         self.metrics: Metrics | None = None  # served even after the worker has ended
         self.readers: Readers | None = None
         self.waiting: set[Waiting] = set()
-        self.parties_waiting: Counter[str] = Counter()
-        """The number of submissions that wait for decisions, by party."""
+        self.waiting_lanes = WaitingLanes(lambda party: 1 if self.worker is None else self.worker.parties.weight_of(party))
+        """The lanes of the submissions in `waiting`. A long poll is no work, and anyone may send one."""
         self.awaited = AwaitedDecisions()
         self.long_polls = 0
         """The number of long polls in `waiting`."""
         self.long_polls_of: dict[str, dict[Waiting, None]] = {}
         """The long polls of each address, the oldest first."""
-        self.duty = DutyCycle(clock_s, self.is_busy)
+        self.duty = DutyCycle(clock_s, self.waiting_lanes.__bool__)
         """The active slices, in which unauthenticated clients are served too."""
         self.turns = Turns(lambda: self.worker is not None and self.worker.serving_suspended() is None, self.duty)
         self.unanswered = AnswerBacklog(clock_s)
@@ -104,14 +104,6 @@ class Lifecycle:
         if self.worker is None or self.ends:
             return self.reason_to_reject()
         return self.worker.gate.peek()
-
-    def others_waiting(self, lane: str) -> int:
-        """Returns the number of parties, besides that of this lane, whose submissions wait for decisions."""
-        return len(self.parties_waiting) - (lane in self.parties_waiting)
-
-    def is_busy(self) -> bool:
-        """Returns True while submissions wait for decisions. A long poll is no work, and anyone may send one."""
-        return len(self.waiting) > self.long_polls
 
     async def idle(self) -> None:
         """Wait until all calls are answered."""

@@ -172,7 +172,7 @@ async def test_a_connection_is_a_partys_once_the_worker_says_so(
         await acceptor.worker_sends(Answered(1, (200, TEXT, b""), party))
         assert (await reader.readline()).split()[1] == b"200"
         assert connection.parties == ({party.encode()} if party else set())
-        assert not acceptor.app._of_address
+        assert not acceptor.app._submitted
         assert [name for name, _ in charged] == ([party.encode()] if party else [])
         assert all(0.9 * len(acceptor.body) < size_bytes <= len(acceptor.body) for _, size_bytes in charged)
         writer.write(post_head(len(acceptor.body)) + acceptor.body)
@@ -330,6 +330,27 @@ async def test_a_process_reads_no_calls_while_its_link_is_full(running: RunningP
             await running.receive()
     app.gate.is_backlogged = lambda network, parties: network == "192.0.2.1"  # type: ignore[method-assign]
     assert [server.lanes.is_backlogged(ClientKey(network)) for network in ("192.0.2.1", "192.0.2.2")] == [True, False]
+
+
+async def test_a_process_shares_its_time_among_the_parties_whose_submissions_wait(running: RunningProcess, bank: Bank) -> None:
+    """From its hand-over to its answer a submission counts for its party, however the worker answers, and strangers have active slices."""
+    app, server = running.server.application, running.server
+    assert isinstance(app, AcceptorApp)
+    assert server.duty is app.duty
+    lanes = ("127.0.0.1", "O=Other")
+    for party in (bank.name, ""):
+        body = bank.body(spend())
+        reader, writer = await asyncio.open_connection(*running.listening.getsockname())
+        writer.write(post_head(len(body)) + body)
+        [message] = _messages(await running.receive())
+        assert isinstance(message, Submitted)
+        assert [server.lanes.part_of(lane) for lane in lanes] == [1.0, 0.5]
+        assert app.duty._is_busy()
+        await asyncio.get_running_loop().sock_sendall(running.worker, framed(Answered(message.number, (200, TEXT, b""), party)))
+        assert (await reader.readline()).split()[1] == b"200"
+        assert [server.lanes.part_of(lane) for lane in lanes] == [1.0, 1.0]
+        assert (app.duty._is_busy(), app._submitted) == (False, {})
+        writer.close()
 
 
 async def test_a_process_reports_its_last_counts_and_ends(running: RunningProcess) -> None:

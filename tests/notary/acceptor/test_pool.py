@@ -318,6 +318,61 @@ async def test_while_a_worker_rejects_its_processes_do_without_reading(own_direc
         assert service.worker.index.position_next == 3
 
 
+@pytest.mark.parametrize("acceptors", [0, 1], ids=["worker", "acceptors"])
+async def test_a_flood_of_cheap_calls_leaves_others_their_time(directory: NotaryDirectory, notary_process: Start, acceptors: int) -> None:
+    """A party has its part of the loop's time. The process that reads these calls answers them too: without the limit 30 to 100 for each
+    submission of the others, with it 4 to 20.
+    """
+    flooder, *others = banks = [Bank(f"O=Bank {number},L=London,C=GB") for number in range(10)]
+    for bank in banks:
+        directory.register(bank)
+    process = notary_process(directory.config, settings={"HTTP_ACCEPTOR_PROCESSES": acceptors})
+    host, _, port = process.url.removeprefix("http://").rpartition(":")
+    answered = decided = 0
+
+    async def connected(bank: Bank) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        await decide(bank.body(spend()), reader, writer)
+        return reader, writer
+
+    async def decide(body: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(post_head(len(body)) + body)
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b" 200 " in head
+        await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]))
+
+    async def send(writer: asyncio.StreamWriter) -> None:
+        while True:
+            writer.write(b"GET /v1/submissions HTTP/1.1\r\nHost: n\r\n\r\n" * 50)  # 405
+            await writer.drain()
+
+    async def count(reader: asyncio.StreamReader) -> None:
+        nonlocal answered
+        while data := await reader.read(1 << 16):
+            answered += data.count(b" 405 ")
+
+    async def submit(bodies: list[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal decided
+        for body in bodies:
+            await decide(body, reader, writer)
+            decided += 1
+        writer.close()
+
+    submitting = [(*(await connected(bank)), [bank.body(spend()) for _ in range(40)]) for bank in others * 4]
+    async with asyncio.TaskGroup() as group:
+        floods = [await connected(flooder) for _ in range(32)]
+        tasks = [group.create_task(work) for reader, writer in floods for work in (send(writer), count(reader))]
+        await until(lambda: answered > 1_000)
+        before = answered
+        await asyncio.gather(*[submit(bodies, reader, writer) for reader, writer, bodies in submitting])
+        for task in tasks:
+            task.cancel()
+    for _, writer in floods:
+        writer.transport.abort()
+    assert answered - before < 25 * decided
+    assert process.stop() == 0
+
+
 async def test_a_worker_says_which_submissions_are_new(own_directory: NotaryDirectory, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     """An acceptor process hears of the party with the answer to a new submission, and not with that to a copy of it."""
     parties: list[str] = []

@@ -13,15 +13,12 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from notary.acceptor import AcceptorPool
 from notary.bodies import Lanes
+from notary.cli.serve import _service
 from notary.config import load
 from notary.http.app import App
 from notary.http.call import Answer, Call
-from notary.http.listener import bind
 from notary.http.reads import Read
-from notary.http.server import Server
-from notary.http.settings import HttpSettings
 from notary.index.store import DECISIONS, STATES
 from notary.service import reasons
 from notary.worker import Worker
@@ -99,18 +96,15 @@ async def serving(
     directory: NotaryDirectory, settings: Mapping[str, Any] | None = None, *, head_s_max: float = 10.0
 ) -> AsyncIterator[Service]:
     """Yields a ready service; `settings` by their dotted names. A pause of the machine does not make it suspect its log."""
-    config = load(directory.config, {"worker.name": "w", "http.listen": "127.0.0.1:0", **PATIENT, **(settings or {})}, {})
+    given = {"worker.name": "w", "http.listen": "127.0.0.1:0", "http.head_ms_max": int(1000 * head_s_max), **PATIENT, **(settings or {})}
+    config = load(directory.config, given, {})
     config = replace(config, driver=replace(config.driver, interrupted_after_ms=600_000, stall_ms=600_000))
     log = HeldLog.open(config.path(config.log.directory))
     assert isinstance(log, HeldLog)
     log.gate = asyncio.Event()
     worker = await Worker.start(config, log)
     app = App()
-    server: Server | AcceptorPool
-    if config.http.acceptor_processes:
-        server = AcceptorPool(config, app, log_level="warning", log_json=False)
-    else:
-        server = Server(app, bind("127.0.0.1", 0), settings=HttpSettings(head_ms_max=int(1000 * head_s_max)))
+    server = _service(config, app, None)
     await server.start()
     app.attach(worker)
     running = asyncio.create_task(worker.run())
@@ -306,21 +300,21 @@ async def test_a_service_is_busy_while_submissions_wait(own_directory: NotaryDir
         _, leaves_early = await asyncio.open_connection(url.host, url.port)
         leaves_early.write(f"GET /v1/transactions/{fresh_hash()}?wait=60 HTTP/1.1\r\nHost: a\r\n\r\n".encode())
         await until(lambda: app.long_polls == 1)
-        assert not app.is_busy()
+        assert not app.waiting_lanes
         request = spend()
         first = asyncio.create_task(service.post(bank.body(request)))
         await service.pending()
         decided = asyncio.create_task(service.http.get(f"/v1/transactions/{transaction_id(request)}?wait=60"))
         late = asyncio.create_task(service.http.get(f"/v1/transactions/{fresh_hash()}?wait=1"))
         await until(lambda: app.long_polls == 3)
-        assert app.is_busy()
+        assert app.waiting_lanes
         leaves_early.transport.abort()
         assert (await late).status_code == 404
         await until(lambda: app.long_polls == 1)
-        assert app.is_busy()
+        assert app.waiting_lanes
         service.gate.set()
         assert ((await first).status_code, (await decided).status_code) == (200, 200)
-        assert (app.long_polls, app.is_busy(), len(app.waiting)) == (0, False, 0)
+        assert (app.long_polls, bool(app.waiting_lanes), len(app.waiting)) == (0, False, 0)
 
 
 async def test_while_stopping_nothing_is_taken_and_what_is_in_is_answered(own_directory: NotaryDirectory, bank: Bank) -> None:

@@ -257,13 +257,13 @@ async def test_a_client_that_leaves_frees_its_calls(own_directory: NotaryDirecto
         async with asyncio.timeout(30):
             while len(service.app.waiting) < len(wires):  # noqa: ASYNC110 - polled from outside
                 await asyncio.sleep(0.005)
-        assert [service.app.others_waiting(lane) for lane in (bank.name, "127.0.0.1")] == [0, 1]
+        assert [service.app.waiting_lanes.part_of(lane) for lane in ("127.0.0.1", bank.name)] == [1.0, 0.5]
         for wire in wires:
             reset(wire)
         async with asyncio.timeout(30):
             await service.app.idle()
         assert not service.app.waiting
-        assert service.app.others_waiting("") == 0
+        assert not service.app.waiting_lanes
         assert service.worker.sender.queue.pending_requests == 1
         assert not [waiter for pending in service.worker.sender.queue._pending.values() for waiter in pending.waiters]
         service.gate.set()

@@ -7,7 +7,7 @@ import pytest
 
 from notary.duty_cycle import DutyCycle
 from notary.http import lanes as lanes_module
-from notary.http.lanes import ClientKey, ClientLanes
+from notary.http.lanes import ClientKey, ClientLanes, WaitingLanes
 from tests.clients.load import until
 
 A, B = ClientKey("192.0.2.1", {b"a"}), ClientKey("192.0.2.1", {b"b"})
@@ -168,20 +168,25 @@ async def test_strangers_are_served_in_active_slices(taken: Taken) -> None:
     await taken.until(4)
 
 
-@pytest.mark.parametrize("others", [0, 1, 3])
-async def test_a_party_with_cheap_calls_has_its_part_of_the_time(taken: Taken, monkeypatch: pytest.MonkeyPatch, others: int) -> None:
+@pytest.mark.parametrize(("weight", "others"), [(1, 0), (1, 1), (1, 3), (3, 1)])
+async def test_a_party_with_cheap_calls_has_its_part_of_the_time(
+    taken: Taken, monkeypatch: pytest.MonkeyPatch, weight: int, others: int
+) -> None:
     """While submissions of others wait for decisions, it is served as an address once its part is used up; alone it has all the time."""
     now_s = 0.0
     monkeypatch.setattr(time, "perf_counter", lambda: now_s)
     lanes = taken.lanes = ClientLanes(DutyCycle(lambda: -1.0))  # without an active slice
-    lanes.others_waiting = lambda lane: others
-    served = 0
+    waiting = WaitingLanes(lambda party: weight if party == A.lane else 1)
+    for number in range(others):
+        waiting.enter(f"other {number}", f"other {number}")
+    lanes.part_of = waiting.part_of
+    served, part = 0, 1_000 * weight // (weight + others)
     for _ in range(1_000):  # each call takes a slice of time
         served += lanes.may_go(A)
         now_s += lanes_module.SLICE_S
         await asyncio.sleep(0)
     saved = round(lanes_module.CREDIT_S_MAX / lanes_module.SLICE_S)
-    assert (served if not others else served - saved) in range(1_000 // (others + 1) - 5, 1_000 // (others + 1) + 6)
+    assert (served if not others else served - saved) in range(part - 5, part + 6)
     if others:
         while lanes.may_go(A):
             now_s += lanes_module.SLICE_S
@@ -189,10 +194,46 @@ async def test_a_party_with_cheap_calls_has_its_part_of_the_time(taken: Taken, m
         taken.wait(A, "waits for an active slice")
         await asyncio.sleep(0)
         assert (lanes.may_go(B), taken.names) == (True, [])
-        lanes.others_waiting = lambda lane: 0
+        for number in range(others):
+            waiting.leave(f"other {number}", f"other {number}")
         assert lanes.may_go(ClientKey("192.0.2.3", A.parties))
         lanes.ends = True
         await taken.until(1)
+
+
+def test_a_part_of_the_time_is_by_weight() -> None:
+    """A party counts once, however many of its submissions wait, and with its weight at the latest of them. An address has weight 1."""
+    weights = {"a": 3, "b": 2}
+    waiting = WaitingLanes(lambda party: weights.get(party, 1))
+    for party in "abb":
+        waiting.enter(party, party)
+    assert [waiting.part_of(lane) for lane in ("a", "b", "192.0.2.1")] == [3 / 5, 2 / 5, 1 / 6]
+    weights["b"] = 6
+    assert waiting.part_of("a") == 3 / 5
+    waiting.enter("b", "b")
+    assert waiting.part_of("a") == 3 / 9
+    for _ in range(2):
+        waiting.leave("b", "b")
+    waiting.leave("a", "a")
+    assert [waiting.part_of(lane) for lane in ("a", "b")] == [3 / 9, 1.0]
+    waiting.leave("b", "b")
+    assert (bool(waiting), waiting.part_of("a")) == (False, 1.0)
+
+
+def test_a_proxy_has_the_parts_of_its_parties() -> None:
+    """Submissions of many parties that come in one lane, as through a proxy, leave it all the time, and their parts beside others."""
+    weights = {"a": 3, "b": 2}
+    waiting = WaitingLanes(lambda party: weights.get(party, 1))
+    for party in "aab":
+        waiting.enter("192.0.2.1", party)
+    assert waiting.part_of("192.0.2.1") == 1.0
+    waiting.enter("c", "c")
+    assert [waiting.part_of(lane) for lane in ("192.0.2.1", "c")] == [5 / 6, 1 / 6]
+    waiting.leave("192.0.2.1", "b")
+    assert waiting.part_of("192.0.2.1") == 3 / 4
+    for lane, party in (("192.0.2.1", "a"), ("c", "c"), ("192.0.2.1", "a")):
+        waiting.leave(lane, party)
+    assert not waiting
 
 
 async def test_addresses_with_an_admitted_submission_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

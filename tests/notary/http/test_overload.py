@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import select
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -10,7 +11,9 @@ from typing import TypeVar
 import pytest
 
 from notary import parties
+from notary.gate import Gate
 from notary.http import lanes
+from tests.clients.load import until
 from tests.notary.http.checked_client import Wire, post_head
 from tests.notary.http.test_app import Service, serving
 from tests.notary.party import Bank, spend
@@ -85,6 +88,28 @@ async def test_submissions_are_shed_without_being_read(own_directory: NotaryDire
             await by_hand(service, partial(talk, what=what))
         shed = sum(statuses.count(503) for _, statuses, _ in SHED.values())
         assert b'notary_http_answers_total{call="/v1/submissions",status="503"} %d.0' % shed in service.worker.metrics.text()
+
+
+async def test_clients_of_a_backlogged_lane_are_not_read(
+    own_directory: NotaryDirectory, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a body of an address waits at the gate, further calls of that address wait in their connections. Others are answered."""
+    monkeypatch.setattr("notary.gate.BACKLOG_S", 0.0)
+    monkeypatch.setattr(lanes, "BACKLOGGED_PART", 0.0)
+    monkeypatch.setattr(lanes, "LATE_S", 600.0)
+    async with serving(own_directory) as service:
+        service.gate.set()
+        url, body = str(service.http.base_url), bank.body(spend())
+        with Wire(url) as first, Wire(url) as second, Wire(url, "127.0.0.2") as other:
+            with monkeypatch.context() as meanwhile:
+                meanwhile.setattr(Gate, "is_busy", True)
+                first.send(post_head(len(body)) + body)
+                await until(lambda: bool(service.worker.gate._lanes), 0.001)
+                second.send(GET)
+                for _ in range(10):
+                    assert (await asyncio.to_thread(other.send(GET).answer))[0] == 200
+                assert not select.select([second.socket], [], [], 0)[0]
+            assert [(await asyncio.to_thread(wire.answer))[0] for wire in (first, second)] == [200, 200]
 
 
 async def test_a_shed_submission_waits_behind_an_undecided_one(own_directory: NotaryDirectory, bank: Bank) -> None:

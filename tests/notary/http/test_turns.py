@@ -290,7 +290,7 @@ async def test_a_bug_in_a_look_up_costs_one_call(service: Service, bank: Bank, m
         await call.turns()
     assert call.found.result()[0] == 500
     assert service.worker.gate.body_bytes == 0
-    assert not service.app.is_busy()
+    assert not service.app.waiting_lanes
 
 
 async def test_a_wait_ends_once(service: Service, bank: Bank) -> None:
