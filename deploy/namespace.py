@@ -6,8 +6,8 @@ On Linux each thread can be in another network namespace. So `ip netns exec` is 
 
 import ctypes
 import os
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -44,22 +44,13 @@ def inside(network: str) -> Iterator[None]:
 
 def run_inside(network: str, work: Callable[[], Result]) -> Result:
     """Run `work` in a new thread in this namespace and return its result: for work that awaits, or opens sockets in many places."""
-    done: list[Result] = []
-    failed: list[BaseException] = []
 
-    def run() -> None:
-        try:
-            with inside(network):
-                done.append(work())
-        except BaseException as problem:
-            failed.append(problem)
+    def run() -> Result:
+        with inside(network):
+            return work()
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
-    return done[0]
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(run).result()
 
 
 def make() -> int:

@@ -34,11 +34,6 @@ class LogTrust:
         self._contradicted_since_s: float | None = None
         self._contradicted_last_s = 0.0
 
-    @property
-    def is_contradicted(self) -> bool:
-        """True while the log contradicts the index."""
-        return self._contradicted_since_s is not None
-
     def suspend(self) -> None:
         """Suspend serving until the log has been compared again."""
         self.suspicion = self.suspicion or INTERRUPTED

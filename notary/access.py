@@ -84,14 +84,14 @@ def _is_closed_to_us(file: Path) -> str:
 
 
 @contextlib.contextmanager
-def alone_in(directory: Path, busy: str) -> Iterator[None]:
+def alone_in(directory: Path, busy: str, lock_s: float = 0.0) -> Iterator[None]:
     """Lock a folder for the length of a block, or until the process ends.
 
-    Raises `ConfigurationError(busy)` while another process holds the lock; `OSError` when the folder cannot be read.
+    Raises `ConfigurationError(busy)` if another process holds the lock for longer than `lock_s`; `OSError` when the folder cannot be read.
     """
     with contextlib.ExitStack() as held:
         try:
-            held.enter_context(locked_directory(directory))
+            held.enter_context(locked_directory(directory, lock_s))
         except BlockingIOError:
             raise ConfigurationError(busy) from None
         yield

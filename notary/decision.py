@@ -18,7 +18,6 @@ from ordering.ids import StateRef, TransactionId
 from ordering.pieces import Pieces
 from ordering.salvage import CONFLICT_BYTES, LEAF, LEAF_PREFIX, Decided, Hashed, Item, leaf_of
 
-LEAF_BYTES: Final = 104
 CONFLICTS_A_PIECE: Final = 250
 CONFLICT_US: Final = 1
 """The time to read a conflict from a row, or to write it as JSON."""

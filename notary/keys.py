@@ -30,12 +30,12 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from notary.access import read_secret, why_unreadable
+from notary.access import alone_in, read_secret, why_unreadable
 from notary.receipts.errors import NotVerified
 from notary.receipts.key_history import KEYS_MAX, decode_history, endorse, follow
 from notary.receipts.note import VerifierKey, parse_verifier_key
 from notary.wire import HistoricKey
-from ordering.durable import create_file, locked_directory, move_into_place, replace_file, sync_directory
+from ordering.durable import create_file, move_into_place, replace_file, sync_directory
 from ordering.errors import ConfigurationError
 
 NEXT: Final = ".next"
@@ -129,7 +129,7 @@ def prepare(key_file: Path, history_file: Path, origin: str) -> PreparedKey:
     """
     # If a name is a symbolic link, the `.next` file is beside the link's target, not beside the link.
     key_next, history_next = next_of(key_file), next_of(history_file)
-    try:
+    with _repeatable(f"cannot prepare a rotation of the notary's key {key_file}"):
         finish(key_file, history_file, origin)
         if (waiting := prepared(key_file, history_file, origin)) is not None:
             return waiting
@@ -142,10 +142,6 @@ def prepare(key_file: Path, history_file: Path, origin: str) -> PreparedKey:
         following = create(key_next)
         history = (*history, endorse(present, key, VerifierKey(origin, following.public_key().public_bytes_raw())))
         replace_file(history_next, _encode(history))
-    except OSError as problem:
-        raise ConfigurationError(
-            f"cannot prepare a rotation of the notary's key {key_file}: {problem.strerror or problem}. Correct that, and run it again"
-        ) from None
     return PreparedKey(str(present), following, history, found=False)
 
 
@@ -176,17 +172,13 @@ def begin_anew(key_file: Path, history_file: Path, origin: str, known: Sequence[
     key_next = next_of(key_file)
     if not is_missing(key_file):
         raise ConfigurationError(f"{key_file} is there: a key that is not lost is rotated without --lost")
-    try:
+    with _repeatable(f"cannot make a key beside {key_file}"):
         if key_next.exists() and load(key_next).public_key().public_bytes_raw() in known[:-1]:
             key_next.unlink()
         key = load(key_next) if key_next.exists() else create(key_next)
         if not _continues(next_of(history_file), key.public_key(), origin, known[-1]):
             next_of(history_file).unlink(missing_ok=True)
         sync_directory(key_next.parent)
-    except OSError as problem:
-        raise ConfigurationError(
-            f"cannot make a key beside {key_file}: {problem.strerror or problem}. Correct that, and run it again"
-        ) from None
     return key
 
 
@@ -196,17 +188,13 @@ def end_anew(key_file: Path, history_file: Path, origin: str) -> None:
     Raises `ConfigurationError`. After an error or a kill the same call completes it.
     """
     key, history = load(next_of(key_file)).public_key(), Path(os.path.realpath(history_file))
-    try:
+    with _repeatable(f"cannot put the new key in place of {key_file}"):
         if next_of(history_file).exists():
             move_into_place(next_of(history_file), history)
         elif not _ends_with(history, key, origin):
             replace_file(history, _first(origin, key))
         # A crash here leaves a history without its key: no worker starts, and the same command continues.
         move_into_place(next_of(key_file), Path(os.path.realpath(key_file)))
-    except OSError as problem:
-        raise ConfigurationError(
-            f"cannot put the new key in place of {key_file}: {problem.strerror or problem}. Correct that, and run it again"
-        ) from None
 
 
 def adopt(made: Path, key_file: Path, history_file: Path, origin: str, *, lost: bool = False) -> tuple[HistoricKey, ...]:
@@ -215,7 +203,7 @@ def adopt(made: Path, key_file: Path, history_file: Path, origin: str, *, lost: 
     With `lost`, the present key may be missing: then that key begins a new history. This drops any other rotation that was prepared here:
     its key follows a key that is no longer in force. Raises `ConfigurationError`. After an error or a kill the same call completes it.
     """
-    try:
+    with _repeatable(f"cannot put the key {made} in place of {key_file}"):
         if lost and is_missing(key_file):
             _put_next(made, key_file, history_file)
             end_anew(key_file, history_file, origin)
@@ -229,10 +217,6 @@ def adopt(made: Path, key_file: Path, history_file: Path, origin: str, *, lost: 
             _put_next(made, key_file, history_file)
             replace_file(next_of(history_file), _encode((*history, endorsed)))
             put_in_place(key_file, history_file, origin)
-    except OSError as problem:
-        raise ConfigurationError(
-            f"cannot put the key {made} in place of {key_file}: {problem.strerror or problem}. Correct that, and run it again"
-        ) from None
     return present_history(key_file, history_file, origin)
 
 
@@ -279,15 +263,11 @@ def put_in_place(key_file: Path, history_file: Path, origin: str) -> None:
     Raises `ConfigurationError`. After an error or a kill the same call completes the move.
     """
     real_key = Path(os.path.realpath(key_file))
-    try:
+    with _repeatable(f"cannot put the new key in place of {key_file}"):
         if prepared(key_file, history_file, origin) is not None:
             # This destroys the present key, which alone could endorse the new one. The endorsement is on the disk, in the prepared history.
             next_of(key_file).replace(real_key)
         finish(key_file, history_file, origin)
-    except OSError as problem:
-        raise ConfigurationError(
-            f"cannot put the new key in place of {key_file}: {problem.strerror or problem}. Correct that, and run it again"
-        ) from None
 
 
 def finish(key_file: Path, history_file: Path, origin: str) -> bool:
@@ -404,19 +384,25 @@ def _decode(encoded: bytes, file: Path, origin: str) -> tuple[HistoricKey, ...]:
 
 
 @contextlib.contextmanager
+def _repeatable(what: str) -> Iterator[None]:
+    """Raise `ConfigurationError` for an `OSError` in the block, whose steps continue when the same command runs again."""
+    try:
+        yield
+    except OSError as problem:
+        raise ConfigurationError(f"{what}: {problem.strerror or problem}. Correct that, and run it again") from None
+
+
+@contextlib.contextmanager
 def alone_with(key_file: Path) -> Iterator[None]:
     """Lock the key's folder for the length of a block; raises `ConfigurationError` while another process holds the lock.
 
     Without the lock, a second rotation at the same time would replace the new key of the first.
     """
     directory = Path(os.path.realpath(key_file)).parent
+    busy = f"another process is changing files in {directory}: wait for it, then look at `notary key show` before you try again"
     with contextlib.ExitStack() as held:
         try:
-            held.enter_context(locked_directory(directory))
-        except BlockingIOError:
-            raise ConfigurationError(
-                f"another process is changing files in {directory}: wait for it, then look at `notary key show` before you try again"
-            ) from None
+            held.enter_context(alone_in(directory, busy))
         except OSError as problem:
             raise ConfigurationError(f"cannot read the folder {directory} of the notary's key: {problem.strerror}") from None
         yield

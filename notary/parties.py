@@ -18,9 +18,9 @@ import msgspec
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from notary.access import why_unreadable
+from notary.access import alone_in, why_unreadable
 from notary.party_keys import ED25519_LIBRARY, PartyKey, Verify, load_public_key, verifier
-from ordering.durable import LOCK_S, locked_directory, replace_file
+from ordering.durable import LOCK_S, replace_file
 from ordering.errors import ConfigurationError
 from payload import PARTY_BYTES_MAX
 
@@ -254,13 +254,10 @@ def write(file: Path, parties: Mapping[str, str | RegisteredParty]) -> None:
 @contextlib.contextmanager
 def _locked(file: Path) -> Iterator[None]:
     """Lock the file's directory. If two commands register parties at once, the second reads the file that the first one wrote."""
+    busy = f"another process, such as `notary key rotate`, is changing files in {file.parent}: wait for it, then try again"
     with contextlib.ExitStack() as held:
         try:
-            held.enter_context(locked_directory(file.parent, LOCK_S))
-        except BlockingIOError:
-            raise ConfigurationError(
-                f"another process, such as `notary key rotate`, is changing files in {file.parent}: wait for it, then try again"
-            ) from None
+            held.enter_context(alone_in(file.parent, busy, LOCK_S))
         except OSError as problem:
             raise ConfigurationError(f"cannot read the parties {file}: {why_unreadable(file, problem)}") from None
         yield

@@ -5,6 +5,7 @@ names the event, the value and the remedy. Library exceptions are mapped to thes
 """
 
 from enum import StrEnum
+from typing import Final
 
 
 class NotaryError(Exception):
@@ -23,9 +24,7 @@ class Malformed(NotaryError):
 class NotReady(NotaryError):
     """Surely not applied: this worker, or the log behind it, cannot serve the request now. Retrying it is safe."""
 
-    def __init__(self, what: str, retry_after_s: int = 2) -> None:
-        self.retry_after_s = retry_after_s
-        super().__init__(what)
+    retry_after_s: Final = 2
 
 
 class Overloaded(NotaryError):

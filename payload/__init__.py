@@ -24,7 +24,7 @@ the notary's name. So a body that one worker accepts is accepted by all workers,
 All of it is pure: no asyncio, clock, randomness, logging or IO. The notary checks that a party is known and its signature valid.
 """
 
-from payload.codec import decode_batch, decode_requests, decode_requests_in_pieces, encode_batch
+from payload.codec import decode_requests, decode_requests_in_pieces, encode_batch
 from payload.partitions import PartitionChoice
 from payload.request import (
     INPUTS_AND_REFERENCES_MAX,
@@ -57,7 +57,6 @@ __all__ = [
     "Request",
     "Submission",
     "check_party",
-    "decode_batch",
     "decode_in_pieces",
     "decode_request",
     "decode_requests",

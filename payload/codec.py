@@ -14,7 +14,7 @@ from ordering.errors import CorruptRecord, Malformed
 from ordering.pieces import completed
 from payload.request import STATES_A_PIECE, Request, transaction_prefix
 from payload.strict_json import decode_strictly, within
-from payload.submission import Submission, SubmissionJson, requests_in_pieces, submission_of
+from payload.submission import SubmissionJson, requests_in_pieces
 
 _decode_batch = msgspec.json.Decoder(tuple[SubmissionJson, ...]).decode
 
@@ -44,18 +44,6 @@ def decode_requests_in_pieces(value: bytes, notary_name: str) -> Generator[None,
         except Malformed as problem:
             raise _corrupt(within(f"[{number}]", problem)) from None
     return tuple(requests)
-
-
-def decode_batch(value: bytes, notary_name: str) -> tuple[Submission, ...]:
-    """Returns the submissions, with party and signature. Accepts exactly what `decode_requests` accepts. Raises only `CorruptRecord`."""
-    batch, prefix = _submissions(value), transaction_prefix(notary_name)
-    done: list[Submission] = []
-    try:
-        for wire in batch:
-            done.append(submission_of(wire, prefix))  # noqa: PERF401 - the length of `done` is the index of the element that failed
-    except Malformed as problem:
-        raise _corrupt(within(f"[{len(done)}]", problem)) from None
-    return tuple(done)
 
 
 def _submissions(value: bytes) -> tuple[SubmissionJson, ...]:

@@ -66,7 +66,9 @@ _encode = msgspec.json.Encoder().encode
 
 def decode_submission(body: bytes, notary_name: str) -> Submission:
     """Decodes `body` into a submission to the notary of that name. Raises `Malformed` for anything else, never another exception."""
-    return submission_of(decode_strictly(_decode_submission, body), transaction_prefix(notary_name))
+    wire = decode_strictly(_decode_submission, body)
+    requests = completed(requests_in_pieces(wire, transaction_prefix(notary_name)))
+    return Submission(wire.party, a2b_base64(wire.signature), requests, _encode(wire))
 
 
 def decode_in_pieces(body: bytes, notary_name: str) -> Generator[None, None, Submission]:
@@ -79,14 +81,8 @@ def decode_in_pieces(body: bytes, notary_name: str) -> Generator[None, None, Sub
     return Submission(wire.party, a2b_base64(wire.signature), requests, _encode(wire))
 
 
-def submission_of(wire: SubmissionJson, prefix: bytes) -> Submission:
-    """Returns the submission that `wire` holds. Raises `Malformed`, with the path within the submission, if it breaks the contract."""
-    requests = completed(requests_in_pieces(wire, prefix))
-    return Submission(wire.party, a2b_base64(wire.signature), requests, _encode(wire))
-
-
 def requests_in_pieces(wire: SubmissionJson, prefix: bytes) -> Generator[None, None, tuple[Request, ...]]:
-    """Returns the requests of `wire` after checking every rule for submissions, in pieces. Raises like `submission_of`."""
+    """Returns the requests of `wire` after checking every rule for submissions, in pieces. Raises `Malformed` with the path."""
     check_party(wire.party)
     if not _is_canonical_base64(wire.signature):
         raise Malformed(

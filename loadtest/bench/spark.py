@@ -187,7 +187,7 @@ def _measure_nights(report: Report, chosen: argparse.Namespace) -> None:
             state_bytes = sum(file.stat().st_size for file in (before / "state").rglob("*"))
             decided = log.requests
             report.others.begin()
-            found, _took_s, before = _night(log, NIGHT_REQUESTS, before, folder)
+            found, _, before = _night(log, NIGHT_REQUESTS, before, folder)
             night_s: dict[str, float] = found["stages_s"]
             figures = {
                 "seconds": sum(night_s.values()),

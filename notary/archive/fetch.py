@@ -44,7 +44,6 @@ class AddedRange(msgspec.Struct, frozen=True):
     range: int
     segments: int
     records: int
-    offsets_end: dict[int, int]
 
 
 def fetch(
@@ -62,7 +61,7 @@ def fetch(
     if archived:
         compare_lasts(segments, archived, _since(archived, used))
     if not used:
-        return AddedRange(0, 0, 0, reached)
+        return AddedRange(0, 0, 0)
     _refuse_gaps(used, reached)
     _remove_unfinished(folder, number)
     added = _Added(folder, number, reached, used, archived)
@@ -89,7 +88,7 @@ def fetch(
                     f"another process has added {range_file} meanwhile: nothing was added. Run the same command again"
                 ) from None
         raise
-    return AddedRange(number, added.segments, added.records, added.reached)
+    return AddedRange(number, added.segments, added.records)
 
 
 def tidy(folder: Path, archived: ArchivedLog) -> None:

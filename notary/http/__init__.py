@@ -19,7 +19,6 @@ not a result is a problem document (RFC 9457) with a name from `problems`. No in
 | `app` | routes: where each call goes |
 | `submission` | calls that send a submission, to a worker or to one of its acceptor processes |
 | `in_flight` | a submission from the gate to its answer |
-| `awaited` | the transactions whose decision a long poll waits for |
 | `reads` | a call that only reads: answered at once, in pieces, or as a long poll |
 | `readers` | the access check, where only parties may read |
 | `lookups`, `query`, `health` | the answers to calls that only read |

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from joiner import Ready
 from notary.duty_cycle import DutyCycle
 from notary.gate import SHUTTING_DOWN
-from notary.http.awaited import AwaitedDecisions
 from notary.http.call import TEXT, Answer, Call
 from notary.http.lanes import WaitingLanes
 from notary.http.problems import problem_of
@@ -17,7 +17,7 @@ from notary.http.turns import AnswerBacklog, Turns
 from notary.metrics import Metrics
 from notary.worker import Worker
 from ordering.errors import Fatal, NotaryError, NotReady
-from ordering.ids import excerpt
+from ordering.ids import TransactionId, excerpt
 
 logger = logging.getLogger("notary.http")
 
@@ -32,6 +32,33 @@ class Waiting(Protocol):
     def end(self) -> None:
         """End the wait: answer the call with the decisions that are known."""
         ...
+
+
+class AwaitedDecisions:
+    """The calls that wait for a decision (long polls), by transaction. The driver passes each step that is durable to `applied`."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[TransactionId, list[Callable[[], None]]] = {}
+
+    def when_decided(self, transaction_id: TransactionId, call_back: Callable[[], None]) -> None:
+        """Call `call_back` once, when a step decides the transaction on this worker."""
+        self._waiting.setdefault(transaction_id, []).append(call_back)
+
+    def forget(self, transaction_id: TransactionId, call_back: Callable[[], None]) -> None:
+        """Do not call `call_back` any more."""
+        waiting = self._waiting.get(transaction_id, [])
+        if call_back in waiting:
+            waiting.remove(call_back)
+        if not waiting:
+            self._waiting.pop(transaction_id, None)
+
+    def applied(self, ready: Ready) -> None:
+        """Call the call-backs of the transactions of this step."""
+        if self._waiting:
+            for batch in ready.batches:
+                for request in batch.requests:
+                    for decided in self._waiting.pop(request.transaction_id, ()):
+                        decided()
 
 
 class Lifecycle:

@@ -23,29 +23,6 @@ BEHIND_S: Final = 0.05
 """The queue of decided submissions is standing if it was never empty for this time (RFC 8289)."""
 
 
-class _Lane:
-    """The work for one party or address."""
-
-    __slots__ = ("begun", "waiting")
-
-    def __init__(self) -> None:
-        self.begun: Pieces[None] | None = None
-        """The work that its latest turn ended in."""
-        self.waiting: deque[Pieces[None]] = deque()
-
-    def do(self, spent_us: int, until_us: int) -> int:
-        """Do work until its estimated time reaches `until_us`. Returns the estimated time; `spent_us` is spent already."""
-        while (self.begun or self.waiting) and spent_us < until_us:
-            work, self.begun = self.begun or self.waiting.popleft(), None
-            try:
-                while spent_us < until_us:
-                    spent_us += next(work)
-                self.begun = work
-            except StopIteration:
-                spent_us += CALL_US
-        return spent_us
-
-
 class _Ring:
     """Lanes of work, one for each party or address. Each lane in turn has a share of the time."""
 
@@ -56,9 +33,9 @@ class _Ring:
         begun work uses memory. Without it, the works of a lane take turns.
         """
         self._begun_max = begun_max
-        self._lanes: OrderedDict[tuple[str, bool], _Lane] = OrderedDict()
+        self._lanes: OrderedDict[tuple[str, bool], deque[Pieces[None]]] = OrderedDict()
         self._begun: dict[tuple[str, bool], None] = {}
-        """The lanes with work that has begun, in the order of their turns."""
+        """The lanes whose first work has begun, in the order of their turns; none without `begun_max`."""
 
     def __bool__(self) -> bool:
         return bool(self._lanes)
@@ -67,28 +44,40 @@ class _Ring:
         """Append work to a lane."""
         lane = self._lanes.get(name)
         if lane is None:
-            lane = self._lanes[name] = _Lane()
-        lane.waiting.append(work)
+            lane = self._lanes[name] = deque()
+        lane.append(work)
 
     def do(self, budget_us: int) -> None:
         """Do work until its estimated time reaches `budget_us`, or no work is left."""
         spent_us = 0
         while self._lanes and spent_us < budget_us:
             name = next(iter(self._lanes if len(self._begun) < self._begun_max else self._begun))
-            lane = self._lanes[name]
             self._begun.pop(name, None)
             try:
-                spent_us = lane.do(spent_us, spent_us + SHARE_US)
+                spent_us = self._do_lane(name, spent_us, spent_us + SHARE_US)
             finally:
-                if lane.begun and self._begun_max == inf:
-                    lane.waiting.append(lane.begun)
-                    lane.begun = None
-                elif lane.begun:
-                    self._begun[name] = None
-                if lane.begun or lane.waiting:
+                if self._lanes[name]:
                     self._lanes.move_to_end(name)
                 else:
                     del self._lanes[name]
+
+    def _do_lane(self, name: tuple[str, bool], spent_us: int, until_us: int) -> int:
+        """Do work of a lane until its estimated time reaches `until_us`. Returns the estimated time; `spent_us` is spent already."""
+        lane = self._lanes[name]
+        while lane and spent_us < until_us:
+            work = lane.popleft()
+            try:
+                while spent_us < until_us:
+                    spent_us += next(work)
+            except StopIteration:
+                spent_us += CALL_US
+                continue
+            if self._begun_max == inf:
+                lane.append(work)
+            else:
+                lane.appendleft(work)
+                self._begun[name] = None
+        return spent_us
 
 
 class Turns:

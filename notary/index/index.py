@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -49,7 +49,6 @@ from ordering.salvage import Decided, Item, encode_items, leaf_of
 from ordering.store import OPEN_FILES
 from payload import Request
 
-T = TypeVar("T")
 ROW_US: Final = 6
 """The time to look up a row."""
 TILE_US: Final = 150

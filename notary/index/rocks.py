@@ -94,12 +94,10 @@ class RocksFamily:
         in_passing.fill_cache(False)  # type: ignore[call-arg]  # rocksdict's stub
         self.handle: Any = store.get_column_family(name)
         # A second handle, since rocksdict's `get` ignores the options of one call if it gets a list of keys.
-        self._in_passing: Any = store.get_column_family(name)
-        self._in_passing.set_read_options(in_passing)
-        self.handles: Final = (self.handle, self._in_passing)
-        """They keep the store open until they are closed."""
+        self.handle_in_passing: Any = store.get_column_family(name)
+        self.handle_in_passing.set_read_options(in_passing)
         self.get: Any = self.handle.get
-        self.get_in_passing: Any = self._in_passing.get
+        self.get_in_passing: Any = self.handle_in_passing.get
 
     def fill_cache(self, fills: bool) -> None:
         """Let the blocks that `get` reads enter the cache, or not."""
@@ -189,8 +187,9 @@ class RocksStore:
         # rocksdict flushes as it closes. With several memtables to a flush, RocksDB forgets such a flush if another one runs, and waits for
         # ever (github.com/facebook/rocksdb/issues/12094, 13280). Once its threads have ended, closing flushes nothing, and raises.
         closings = [self.flush, lambda: self._store.cancel_all_background(True)]
-        handles = [handle for family in families.values() for handle in family.handles]
-        for close in (*closings, *[opened.close for opened in (*handles, self._store)]):
+        for family in families.values():
+            closings += [family.handle.close, family.handle_in_passing.close]
+        for close in (*closings, self._store.close):
             with contextlib.suppress(Exception):  # rocksdict raises bare Exception
                 close()
 

@@ -29,7 +29,6 @@ from notary.tree.tiles import (
     edge_widths,
     inside_of,
     read_edge,
-    tile_widths,
 )
 from notary.tree.view import ReadInside, TreeView, siblings, view_at
 
@@ -56,6 +55,5 @@ __all__ = [
     "parse_tile_path",
     "read_edge",
     "siblings",
-    "tile_widths",
     "view_at",
 ]

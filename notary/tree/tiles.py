@@ -4,7 +4,7 @@ It holds only the right edge: for each level, the hashes of its partial tile at 
 average, and never reads a full tile.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Final, TypeAlias
 
@@ -66,17 +66,6 @@ def inside_of(tile: bytes) -> Inside:
     inside = _empty()
     _grow(inside, [tile[at : at + HASH_BYTES] for at in range(0, len(tile), HASH_BYTES)])
     return inside
-
-
-def tile_widths(size: int) -> Iterator[tuple[int, int, int]]:
-    """Yields (level, index, width) for every tile of a tree of that size, partial tiles too."""
-    level, count = 0, size
-    while count:
-        full, rest = divmod(count, TILE_WIDTH)
-        yield from ((level, index, TILE_WIDTH) for index in range(full))
-        if rest:
-            yield level, full, rest
-        level, count = level + 1, full
 
 
 def edge_widths(size: int) -> list[int]:

@@ -14,6 +14,7 @@ from tests.checkers.replay import Replayed, replay
 from tests.checkers.signed_log import ORIGIN, private_key
 from tests.checkers.tree import Tree
 from tests.checkers.violation import Kind
+from tests.model.tree import path
 
 KEY = private_key("notary")
 OTHER_KEY = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)
@@ -60,18 +61,11 @@ def test_every_path_of_every_size_holds(replayed: Replayed) -> None:
     """Paths made by the definition of RFC 6962 lead to the root, for every leaf of trees of every shape."""
     heard = []
     tree = replayed.tree
-
-    def path(index: int, start: int, end: int) -> list[bytes]:
-        if end - start == 1:
-            return []
-        middle = start + (1 << (end - start - 1).bit_length() - 1)
-        below, other = ((start, middle), (middle, end)) if index < middle else ((middle, end), (start, middle))
-        return [*path(index, *below), tree.over(*other)]
-
+    leaves = [tree.over(at, at + 1) for at in range(tree.size)]
     for size in range(1, tree.size + 1):
         note = _signed(size, tree.root(size))
         for index in range(size):
-            lines = [f"index {index}", *[receipts.b64encode(node).decode() for node in path(index, 0, size)], "", note]
+            lines = [f"index {index}", *[receipts.b64encode(node).decode() for node in path(index, leaves[:size])], "", note]
             heard.append({**replayed.decisions[index], "receipt": receipts.HEAD + "\n".join(lines)})
     assert receipts.violations([TRUSTED], heard, tree) == []
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -24,13 +24,15 @@ from aiokafka.protocol.fetch import FetchRequest
 from ordering.connection import AlterSettingsRequest, TopicsRequest
 from tests.chaos.raw_requests import ElectLeadersRequest
 
-ANY, TOPIC, GROUP, BROKER = 1, 2, 3, 4
+ANY, TOPIC, BROKER = 1, 2, 4
 LITERAL, ALLOW = 3, 3
 READ = 3
 NOTHING_IS_THERE = "nobody-has-this-name"
 TIMEOUT_MS = 20_000
-BROKERS = (1, 2, 3)
 NOT_THE_LEADER = 6
+TOPIC_REFUSED = 29
+REFUSED = {TOPIC_REFUSED, 30, 31}
+"""The errors of a principal without the right: on a topic, a group, the cluster."""
 
 Operation = Callable[["Who", str], Awaitable[set[int]]]
 
@@ -38,7 +40,10 @@ Operation = Callable[["Who", str], Awaitable[set[int]]]
 class Who:
     """A principal: a client's certificate, or its name and password, and the brokers to which it connects."""
 
-    def __init__(self, bootstrap: str, context: ssl.SSLContext, user: str = "", password: str = "") -> None:
+    def __init__(
+        self, bootstrap: str, context: ssl.SSLContext, user: str = "", password: str = "", brokers: Sequence[int] = (1, 2, 3)
+    ) -> None:
+        self.brokers = brokers
         self.settings = {"bootstrap_servers": bootstrap, "security_protocol": "SASL_SSL" if user else "SSL", "ssl_context": context}
         if user:
             self.settings |= {"sasl_mechanism": "SCRAM-SHA-512", "sasl_plain_username": user, "sasl_plain_password": password}
@@ -75,7 +80,7 @@ async def read(who: Who, topic: str) -> set[int]:
     # Sent to each broker, one of which is the leader; aiokafka's own consumer would wait until it gets the right.
     async def fetch(client: AIOKafkaAdminClient) -> list[dict[str, int]]:
         asked = FetchRequest(100, 0, 1 << 20, 0, [(topic, [(0, 0, 1 << 20)])])
-        answers = [await client._send_request(asked, broker) for broker in BROKERS]
+        answers = [await client._send_request(asked, broker) for broker in who.brokers]
         return [{"error_code": code} for answer in answers for _, partitions in answer.topics for _, code, *_ in partitions]
 
     return await who.admin(fetch) - {NOT_THE_LEADER}
@@ -97,7 +102,7 @@ async def delete_records(who: Who, topic: str) -> set[int]:
     # Nothing is before offset 0, so a principal with the right deletes nothing. Sent to each broker, one of which is the leader.
     async def delete(client: AIOKafkaAdminClient) -> list[dict[str, Any]]:
         asked = DeleteRecordsRequest([(topic, [(0, 0)])], TIMEOUT_MS)
-        return [(await client._send_request(asked, broker)).to_object() for broker in BROKERS]
+        return [(await client._send_request(asked, broker)).to_object() for broker in who.brokers]
 
     return await who.admin(delete) - {NOT_THE_LEADER}
 
@@ -155,3 +160,10 @@ OPERATIONS: Mapping[str, Operation] = {
     "take rights": request(lambda topic: DeleteAclsRequest(*ACL)),
     "use a group": use_a_group,
 }
+
+
+async def allowed_of(who: Who, topic: str, operations: Iterable[str] = OPERATIONS) -> set[str]:
+    """Returns those of the operations that are allowed. Fails if another one failed for a reason other than the missing right."""
+    answers = {operation: await OPERATIONS[operation](who, topic) for operation in operations}
+    assert set().union(*answers.values()) <= REFUSED, answers
+    return {operation for operation, errors in answers.items() if not errors}

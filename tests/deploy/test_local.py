@@ -21,6 +21,7 @@ from deploy.local.process import BrokerProcess
 from deploy.local.state import write_state
 from ordering.connection import admin
 from tests.kafka.test_brokers import heal
+from tests.notary.process import is_running
 
 # The first test of a fresh checkout downloads Kafka.
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
@@ -31,13 +32,6 @@ def three(kafka_cluster: Cluster) -> Iterator[Cluster]:
     """Three brokers, which are restored at the end of the test."""
     yield kafka_cluster
     heal(kafka_cluster)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
 
 
 async def produce(cluster: Cluster, topic: str, value: bytes) -> None:
@@ -88,7 +82,7 @@ def test_one_broker_from_the_command_line(tmp_path: Path, capsys: pytest.Capture
         main(["down", *where])
     assert not folder.exists()
     assert broker.process is not None
-    assert not alive(broker.process.pid)
+    assert not is_running(broker.process.pid)
     assert main(["down", *where]) == DONE, "nothing to take down is no error"
 
 
@@ -144,9 +138,9 @@ def test_brokers_end_with_the_process_of_their_block(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as owner:
         assert owner.stdout is not None
         broker = int(owner.stdout.readline())
-        assert alive(broker)
+        assert is_running(broker)
         owner.send_signal(signal.SIGKILL)
-    while alive(broker) or folder.exists():
+    while is_running(broker) or folder.exists():
         time.sleep(0.05)
 
 
@@ -165,9 +159,9 @@ def test_the_broker_that_trains_ends_with_its_process(tmp_path: Path) -> None:
             time.sleep(0.05)
         owner.send_signal(signal.SIGKILL)
     broker, deadline = int((tmp_path / "pid").read_text()), time.monotonic() + 10
-    while alive(broker) and time.monotonic() < deadline:
+    while is_running(broker) and time.monotonic() < deadline:
         time.sleep(0.05)
-    ended = not alive(broker)
+    ended = not is_running(broker)
     if not ended:
         os.kill(broker, signal.SIGKILL)
     assert ended

@@ -42,7 +42,7 @@ RUN_BY = {
     "notary/archive": ("tests/notary/archive", "compared"),
     "notary/cli": ("tests/notary/cli", "failover owner_commands parquet replay snapshot staged"),
     "notary/client": ("tests/notary/client", "answers request_file signer tls transport"),
-    "notary/http": ("tests/notary/http", "awaited call health lifecycle machine openapi problems query writing"),
+    "notary/http": ("tests/notary/http", "call health lifecycle machine openapi problems query writing"),
     "notary/index": ("tests/notary/index", "rocks rows tiles"),
     "notary/salvage": ("tests/notary/salvage", "forest indexes past statements"),
     "notary/snapshots": ("tests/notary/snapshots", "make manifest"),

@@ -124,10 +124,10 @@ def total(counted: dict[Path, Counts]) -> Counts:
     return Counts(*(sum(numbers) for numbers in zip(*counted.values(), strict=True)))
 
 
-def worst(counted: dict[Path, Counts], kind: str, most: int = 5) -> str:
+def worst(counted: dict[Path, Counts], kind: str) -> str:
     """Returns the files with the highest counts of a kind, as lines of text."""
     found = Counter({str(file.relative_to(ROOT)): getattr(each, kind) for file, each in counted.items()})
-    return "\n".join(f"  {number:4} {file}" for file, number in found.most_common(most) if number)
+    return "\n".join(f"  {number:4} {file}" for file, number in found.most_common(5) if number)
 
 
 def main() -> None:

@@ -331,10 +331,10 @@ def _hex(label: str) -> str:
     return sha256(label.encode()).hexdigest()
 
 
-def registered(*names: str, limits: JoinerLimits | None = None) -> tuple[History, Reading]:
-    """Returns a log with these workers (w1 by default) registered, and a reading of it."""
-    history, reading = History(), Reading(limits=limits)
+def registered(*names: str, limits: JoinerLimits | None = None, version: int = 1) -> tuple[History, Reading]:
+    """Returns a log with these workers (w1 by default) registered, and a reading of it; all know this format version."""
+    history, reading = History(), Reading(limits=limits, format_version=version)
     reading.step(history.genesis)
     for name in names or ("w1",):
-        reading.step(history.register(name))
+        reading.step(history.register(name, version=version))
     return history, reading

@@ -12,17 +12,11 @@ from ordering.log import ORDERING, Record
 from ordering.records import Fence, Genesis, Key, Partitions, Register, Trim, View, batch_key, encode
 from ordering.signatures import NO_LOG_ID, endorse_key, sign_fill, sign_record
 from tests.checkers.replay import replay
-from tests.joiner.history import KEY, NOTARY, OWNER, T0, History, Reading, kinds, named, own_batch, requests, signing_key, value
+from tests.joiner.history import KEY, NOTARY, OWNER, T0, History, Reading, kinds, named, own_batch, registered, requests, signing_key, value
 from tests.joiner.salvaged import SalvageReader
 
 SECOND, THIRD = signing_key("second"), signing_key("third")
 OTHER = History(name="O=Another notary", salt=b"another notary's")
-
-
-def _begun(*names: str, partitions: int = 2, version: int = 1, reads: int = 1) -> tuple[History, Reading]:
-    history, reading = History(partitions), Reading(format_version=reads)
-    reading.step(history.genesis, *[history.register(name, version=version) for name in names or ("w1",)])
-    return history, reading
 
 
 def _log(reading: Reading) -> tuple[object, ...]:
@@ -68,7 +62,7 @@ def test_genesis_says_whose_log_it_is() -> None:
 
 def test_genesis_counts_once() -> None:
     """A copy of the genesis record, and another one that the owner signed for this log, change nothing."""
-    history, reading = _begun()
+    history, reading = registered()
     before = reading.view
     second = Genesis(bytes(16), 9, SECOND.public_key, OWNER.public_key, "O=Another", "o")
     ready = reading.step(history.put(ORDERING, None, history.genesis.value), history.owner(second))
@@ -81,7 +75,7 @@ def test_genesis_counts_once() -> None:
 
 
 def _forgeries() -> dict[str, bytes]:
-    """Returns records that would take effect in `_begun()` if their signatures were valid."""
+    """Returns records that would take effect in `registered()` if their signatures were valid."""
     true = History()
     view = true.view
     records = {
@@ -105,7 +99,7 @@ FORGERIES = _forgeries()
 @pytest.mark.parametrize("signed", ["by nobody", "by another key", "by the other of the two", "in another log"])
 def test_records_without_a_good_signature_change_nothing(kind: str, signed: str) -> None:
     """A record is skipped unless the right key signed it for this log: the notary's key in force, or the owner's for a control record."""
-    history, reading = _begun("w1", reads=2, version=2)
+    history, reading = registered("w1", version=2)
     body = FORGERIES[kind]
     is_owners = kind in ("activate", "key", "partitions", "retire", "settle")
     message = b"notary/log/v1\n" + (OTHER.log_id if signed == "in another log" else history.log_id) + body
@@ -120,7 +114,7 @@ def test_records_without_a_good_signature_change_nothing(kind: str, signed: str)
 
 def test_what_the_caller_says_of_signatures_is_compared_with_the_key_in_force() -> None:
     """A signature that was verified with the key before a rotation is not valid after it."""
-    history, reading = _begun()
+    history, reading = registered()
     entry = history.entry(1, 1, "a")
     old = history.key
     rotation = history.rotate(SECOND)
@@ -134,7 +128,7 @@ def test_what_the_caller_says_of_signatures_is_compared_with_the_key_in_force() 
 
 def test_what_was_found_good_is_not_verified_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record whose signature the caller has verified with the key in force is not verified a second time."""
-    history, reading = _begun()
+    history, reading = registered()
     entry, payload = history.entry(1, 1, "a"), history.payload(1, 1, "a")
     monkeypatch.setattr("joiner.applied.record_is_signed", lambda *arguments: pytest.fail("verified again"))
     ready = reading.joiner.step([entry, payload], 0, {entry.value or b"": KEY.public_key})
@@ -183,7 +177,7 @@ def _fills(history: History) -> dict[str, bytes]:
 @pytest.mark.parametrize("order", ["fill, entry, payload", "entry, fill, payload", "fill, payload, entry"])
 def test_what_is_no_fill_empties_nothing(what: str, order: str) -> None:
     """A fill without a signature by the key in force over this log, partition, batch and hash is skipped: the payload is the content."""
-    history, reading = _begun()
+    history, reading = registered()
     records = {
         "fill": history.put(0, batch_key(1, 1), _fills(history)[what]),
         "entry": history.entry(1, 1, "a"),
@@ -200,7 +194,7 @@ def test_what_is_no_fill_empties_nothing(what: str, order: str) -> None:
 
 def test_a_key_record_that_the_new_key_does_not_endorse() -> None:
     """A new key is not put in force without its own endorsement of exactly this step, in this log."""
-    history, reading = _begun()
+    history, reading = registered()
     endorsements = [
         bytes(64),
         endorse_key(THIRD, history.log_id, KEY.public_key).endorsement,
@@ -214,7 +208,7 @@ def test_a_key_record_that_the_new_key_does_not_endorse() -> None:
 
 def test_a_former_key_never_comes_back() -> None:
     """A former key comes back neither by a copy of an old key record nor by a new one of the owner."""
-    history, reading = _begun()
+    history, reading = registered()
     first = history.rotate(SECOND)
     second = history.rotate(THIRD)
     copy = history.put(ORDERING, None, first.value)
@@ -229,7 +223,7 @@ def test_a_former_key_never_comes_back() -> None:
 
 def test_two_rotations_at_once() -> None:
     """The first of two key records for the same step counts; the second one is not endorsed for the key that is in force by then."""
-    history, reading = _begun()
+    history, reading = registered()
     first = history.owner(endorse_key(SECOND, history.log_id, KEY.public_key))
     second = history.owner(endorse_key(THIRD, history.log_id, KEY.public_key))
     assert kinds(reading.step(first, second)) == ["skipped"]
@@ -241,7 +235,7 @@ def test_two_rotations_at_once() -> None:
 
 def test_payloads_of_a_partition_not_declared_yet() -> None:
     """A payload in a partition that Kafka has and the log has not declared yet is kept for the entry that will name it."""
-    history, reading = _begun()
+    history, reading = registered()
     history.by_partition[2] = []
     reading.step(history.payload(1, 1, "a", partition=2))
     reading.step(history.partitions(3), history.entry(1, 1, "a", partition=2))
@@ -254,7 +248,7 @@ def test_payloads_of_a_partition_not_declared_yet() -> None:
 
 def test_a_retire_record_ends_the_incarnation() -> None:
     """A retire record ends the incarnation, drops its buffered payloads, voids its vote and is reported as the owner's."""
-    history, reading = _begun("w1", "w2")
+    history, reading = registered("w1", "w2")
     reading.step(history.payload(1, 1, "a"))
     ready = reading.step(history.retire(1))
     (ended,) = ready.fenced
@@ -268,7 +262,7 @@ def test_a_retire_record_ends_the_incarnation() -> None:
 
 def test_a_vote_is_void_at_its_place() -> None:
     """A voided vote is reported among the roots in log order, with the number of batches applied before it."""
-    history, reading = _begun("w1", "w2")
+    history, reading = registered("w1", "w2")
     view = reading.view
     records = [
         history.checkpoint(1, 5, view=view),
@@ -286,7 +280,7 @@ def test_a_vote_is_void_at_its_place() -> None:
 
 def test_activate_is_passed_by_who_can_read_it() -> None:
     """A worker that can read the version continues; records of that version count after the activation, and are malformed before it."""
-    history, reading = _begun("w1", version=2, reads=2)
+    history, reading = registered("w1", version=2)
 
     def trim(position: int) -> Record:
         return history.owner(Trim(history.key.public_key, history.view, position, bytes(32)))
@@ -304,7 +298,7 @@ def test_activate_is_passed_by_who_can_read_it() -> None:
 
 def test_a_trim_takes_effect_whatever_its_root() -> None:
     """Its root is the owner's vote. A copy, another key and a foreign view have no effect."""
-    history, reading = _begun("w1", version=2, reads=2)
+    history, reading = registered("w1", version=2)
     reading.step(history.activate(2), history.entry(1, 1, "a"), history.payload(1, 1, "a"))
     view, key, log_time_ms = history.view, history.key.public_key, reading.joiner.log_time_ms
     right, copy = [history.owner(Trim(key, view, 1, bytes([root]) * 32)) for root in (1, 2)]
@@ -334,7 +328,7 @@ def test_a_reader_with_another_root_than_a_trim_keeps_the_others_history() -> No
 
 def test_activate_does_not_ask_who_has_left() -> None:
     """A worker that was retired, or was silent for a day of log time, does not prevent an activation."""
-    history, reading = _begun("new", version=2, reads=2)
+    history, reading = registered("new", version=2)
     late = T0 + VOTERS_MS + 60_000
     reading.step(history.register("retired"), history.register("gone"), history.retire(2))
     reading.step(history.entry(1, 1, "a", at=late, sent_at=late), history.payload(1, 1, "a"))

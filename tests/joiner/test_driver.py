@@ -750,7 +750,7 @@ async def test_two_moments_of_contradiction_do_not_stop_a_worker(start: Start, l
 
     log.offsets = of_a_broker_that_lags  # type: ignore[method-assign]
     driver = worker.driver
-    await worker.until(lambda: driver.trust.is_contradicted)
+    await worker.until(lambda: driver.trust.refuted)
     await asyncio.sleep(3 * driver._settings.contradiction_s)
     lagging = True
     await asyncio.sleep(3 * driver._settings.contradiction_s)

@@ -7,17 +7,10 @@ from joiner.evidence import EXAMINED_MAX, Evidence, Suspicions
 from ordering.errors import FatalCode
 from ordering.log import ORDERING, Record
 from ordering.records import Checkpoint, Entry, Fence, Register, View
-from tests.joiner.history import History, Reading, kinds, nonce, rest
+from tests.joiner.history import Reading, kinds, nonce, registered, rest
 
 FOREIGN = View(2, b"another history".ljust(32))
 AHEAD = View(99, b"more than there is".ljust(32))
-
-
-def _begun(*names: str, live: bool = False, reader: str = "reader") -> tuple[History, Reading]:
-    history, reading = History(), Reading(name=reader)
-    reading.step(history.genesis, *[history.register(name) for name in names or ("w1", "w2")])
-    reading.joiner.suspicions.live = live
-    return history, reading
 
 
 def _examined(reading: Reading, *records: Record) -> Ready:
@@ -39,7 +32,7 @@ def _open(reading: Reading) -> set[str]:
 @pytest.mark.parametrize("kind", ["entry", "register", "fence", "checkpoint"])
 def test_a_foreign_view_stops_the_core_in_front_of_its_record(view: View, kind: str) -> None:
     """A record with a foreign view waits at the head until the driver has compared the history with the log; then it is processed."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2")
     entry = history.entry(1, 1, "a", view=view)
     del history.by_partition[ORDERING][-1]
     records = {
@@ -63,7 +56,7 @@ def test_a_foreign_view_stops_the_core_in_front_of_its_record(view: View, kind: 
 
 def test_own_views_agree() -> None:
     """A view of the reader's own history is remembered as the last point of agreement."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2")
     ready = reading.step(history.register("w3", view=reading.view))
     assert (ready.evidence, ready.agreed, reading.joiner.suspicions.agreed) == (None, 3, 3)
     assert reading.step(history.register("w4", view=history.view)).agreed == 3
@@ -72,7 +65,7 @@ def test_own_views_agree() -> None:
 
 def test_a_view_of_the_readers_own_name_proves_nothing() -> None:
     """A record of the reader's own name was written from the reader's own index: it is not the last place where somebody agreed."""
-    history, reading = _begun("w1", "reader")
+    history, reading = registered("w1", "reader")
     agreed = reading.joiner.suspicions.agreed
     reading.step(history.payload(2, 1, "a"), history.entry(2, 1, "a", view=reading.view))
     assert reading.joiner.history.seen == 4
@@ -82,7 +75,7 @@ def test_a_view_of_the_readers_own_name_proves_nothing() -> None:
 def test_a_view_older_than_what_is_kept_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A view older than the history that the reader keeps raises no suspicion and confirms nothing."""
     monkeypatch.setattr("joiner.history.HISTORY_KEPT", 2)
-    history, reading = _begun("w1", "w2", "w3")
+    history, reading = registered("w1", "w2", "w3")
     agreed = reading.joiner.suspicions.agreed
     ready = reading.step(history.register("w4", view=FOREIGN))
     assert (ready.evidence, ready.agreed) == (None, agreed)
@@ -104,7 +97,7 @@ def test_views_that_were_looked_into_are_bounded() -> None:
 
 def test_a_later_suspicion_of_the_same_writer_moves_the_place() -> None:
     """A view ends a suspicion only if it covers the last place at which that writer raised it."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2")
     _examined(reading, history.register("w3", view=FOREIGN))
     between = reading.view
     _examined(reading, history.entry(3, 1, view=AHEAD), history.payload(3, 1))
@@ -116,7 +109,7 @@ def test_a_later_suspicion_of_the_same_writer_moves_the_place() -> None:
 
 def test_the_end_of_a_suspicion_is_persisted_with_the_record_that_ended_it() -> None:
     """The step that processes the ending record returns the suspicions that are left."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2")
     _examined(reading, history.register("w3", view=FOREIGN))
     ready = reading.step(history.checkpoint(1, 0, view=reading.view))
     assert ready.advanced
@@ -128,7 +121,7 @@ def test_the_end_of_a_suspicion_is_persisted_with_the_record_that_ended_it() -> 
 
 def test_settle_of_an_earlier_place_leaves_later_suspicions() -> None:
     """Suspicions raised after the settled place stay."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2")
     early = reading.view
     reading.step(history.register("w4"))
     _examined(reading, history.register("w3", view=FOREIGN))
@@ -139,7 +132,7 @@ def test_settle_of_an_earlier_place_leaves_later_suspicions() -> None:
 
 def test_a_copy_of_a_settle_record_does_nothing() -> None:
     """A copy of a settle record, or one for an older place, has no effect: it does not end later suspicions."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2")
     early = reading.view
     reading.step(history.register("w4"))
     settle = history.settle(reading.view)
@@ -153,7 +146,7 @@ def test_a_copy_of_a_settle_record_does_nothing() -> None:
 
 def test_settle_of_another_history_stops() -> None:
     """A worker stops before a settle record of another history, keeps its index, and stops there again."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2")
     ready = reading.step(history.settle(FOREIGN), history.register("w4"))
     assert ready.stop is not None
     assert ready.stop.code is FatalCode.HISTORY_DIFFERS
@@ -164,7 +157,7 @@ def test_settle_of_another_history_stops() -> None:
 
 def test_settle_is_no_view_of_a_worker() -> None:
     """A settle record is no worker's view: it confirms nothing and raises no suspicion."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2")
     agreed = reading.joiner.suspicions.agreed
     ready = reading.step(history.settle(reading.view))
     assert (ready.agreed, ready.evidence) == (agreed, None)
@@ -172,7 +165,7 @@ def test_settle_is_no_view_of_a_worker() -> None:
 
 def test_names_of_the_records() -> None:
     """The writer of a record is the worker that registered its incarnation; that of a register record is the name in it, otherwise none."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2")
     view = AHEAD
     writers = []
     for record in (

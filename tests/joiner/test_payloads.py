@@ -10,18 +10,12 @@ from joiner.driver import VERIFY_AT_ONCE
 from joiner.payloads import NEXT_BATCHES
 from ordering.log import ORDERING, Record
 from ordering.records import batch_key
-from tests.joiner.history import Continued, History, Reading, compared_again, named, requests, rest
+from tests.joiner.history import Continued, History, Reading, compared_again, named, registered, requests, rest
 
 LIMIT = 4_000
 LIMITS = JoinerLimits(buffer_bytes_max=LIMIT)
 FAR = NEXT_BATCHES + 1
 """A sequence that no worker needs next: such a payload is dropped like those of unknown incarnations."""
-
-
-def _begun(*names: str) -> tuple[History, Reading]:
-    history, reading = History(), Reading(limits=LIMITS)
-    reading.step(history.genesis, *[history.register(name) for name in names or ("w1", "w2")])
-    return history, reading
 
 
 def _junk(history: History, incarnation: int, sequence: int, count: int = 1, partition: int = 0) -> list[Record]:
@@ -43,7 +37,7 @@ def _read_again(history: History, reading: Reading) -> Ready:
 
 def test_junk_under_the_heads_key_costs_nothing() -> None:
     """While the head waits, records under its key that are not its content are not kept."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2", limits=LIMITS)
     reading.step(history.entry(1, 1, "a"))
     ready = reading.step(*_junk(history, 1, 1, 100))
     assert (reading.joiner.buffered_bytes, reading.joiner.buffered_records) == (0, 0)
@@ -54,7 +48,7 @@ def test_junk_under_the_heads_key_costs_nothing() -> None:
 
 def test_junk_before_the_entry_gives_its_bytes_back() -> None:
     """Values that were kept under a key before its entry came are dropped when the entry waits at the head and none is its content."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2", limits=LIMITS)
     reading.step(*_junk(history, 1, 1, 3))
     assert reading.joiner.buffered_bytes > 3_000
     reading.step(history.entry(1, 1, "a"))
@@ -66,7 +60,7 @@ def test_junk_before_the_entry_gives_its_bytes_back() -> None:
 
 def test_junk_that_was_let_go_of_is_no_empty_payload() -> None:
     """An entry that names the hash of an empty payload waits for one: a record whose bytes were released does not count as empty."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2", limits=LIMITS)
     reading.step(*_junk(history, 1, 1), history.entry(1, 1, payload_hash=sha256(b"").digest()))
     reading.step()
     assert reading.joiner.hole is not None
@@ -77,7 +71,7 @@ def test_junk_that_was_let_go_of_is_no_empty_payload() -> None:
 
 def test_other_keys_where_the_head_waits() -> None:
     """Records of other keys in the partition that the head waits for are dropped above twice the limit, and a restart reads them again."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2", limits=LIMITS)
     reading.step(history.entry(1, 1, "a"))
     for record in _flood(history, 40):
         ready = reading.step(record)
@@ -92,7 +86,7 @@ def test_other_keys_where_the_head_waits() -> None:
 
 def test_nothing_is_dropped_below_the_bound() -> None:
     """A buffer below twice its limit drops nothing, and nothing is read again."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2", limits=LIMITS)
     reading.step(history.entry(1, 1, "a"), *_flood(history, 4))
     ready = reading.step(history.payload(1, 1, "a"))
     assert not ready.read_again
@@ -102,7 +96,7 @@ def test_nothing_is_dropped_below_the_bound() -> None:
 
 def _dropped_content() -> tuple[History, Reading]:
     """Returns a reader that dropped the content of (2, FAR) while (1, 1) waited, and its log."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2", limits=LIMITS)
     reading.step(history.entry(1, 1, "a"), history.entry(2, FAR, "b"))
     reading.step(*_flood(history), history.payload(2, FAR, "b"))
     return history, reading
@@ -131,7 +125,7 @@ def test_a_fill_that_came_in_the_same_step() -> None:
 
 def test_what_lies_before_the_first_that_was_dropped_is_joined() -> None:
     """Contents that were read before anything was dropped are the first of their keys, and need not be read again."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2", limits=LIMITS)
     reading.step(history.entry(1, 1, "a"))
     reading.step(history.payload(2, 1, "b"), *_flood(history), history.fill(2, 1))
     ready = reading.step(history.payload(1, 1, "a"), history.entry(2, 1, "b"))
@@ -141,7 +135,7 @@ def test_what_lies_before_the_first_that_was_dropped_is_joined() -> None:
 
 def test_another_partition_goes_on() -> None:
     """An entry whose partition lost nothing is joined, although another partition must be read again."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2", limits=LIMITS)
     reading.step(history.entry(1, 1, "a"))
     reading.step(history.payload(2, 1, "b", partition=1), *_flood(history))
     reading.step(history.payload(1, 1, "a"), history.entry(2, 1, "b", partition=1))
@@ -160,7 +154,7 @@ def test_a_restart_after_something_was_dropped() -> None:
 
 def test_memory_is_bounded_without_a_hole() -> None:
     """Records that were fetched before reading paused are dropped above twice the limit too, while the head waits for nothing."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2", limits=LIMITS)
     ready = reading.step(*_flood(history, 500), history.payload(1, FAR, "a"))
     assert reading.joiner.buffered_bytes < 2 * LIMIT + 2_000
     assert ready.paused == {0, 1}
@@ -172,7 +166,7 @@ def test_memory_is_bounded_without_a_hole() -> None:
 
 def test_the_next_batches_are_kept_beside_a_flood() -> None:
     """The next batches of an incarnation in force may take half as much more, so they are joined without a second reading."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2", limits=LIMITS)
     reading.step(*_flood(history), history.payload(1, NEXT_BATCHES, "a"), history.payload(2, FAR, "b"))
     ready = reading.step(history.entry(1, NEXT_BATCHES, "a"))
     assert (named(ready.batches), ready.read_again) == ([(1, NEXT_BATCHES, "1")], False)
@@ -182,7 +176,7 @@ def test_the_next_batches_are_kept_beside_a_flood() -> None:
 
 def test_a_batch_after_a_flood_is_read_once() -> None:
     """An entry whose name was not dropped is a hole at once: nothing is read again for it, however much was dropped before."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2", limits=LIMITS)
     reading.step(*_flood(history, 100))
     ready = reading.step(history.entry(1, FAR, "a"))
     assert reading.joiner.hole is not None
@@ -194,7 +188,7 @@ def test_a_batch_after_a_flood_is_read_once() -> None:
 
 def test_free_memory_is_filled_again() -> None:
     """When memory is free again and nothing waits, dropped records are read again, once; so later batches are not read twice."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2", limits=LIMITS)
     reading.step(*[record for sequence in range(FAR, FAR + 20) for record in _junk(history, 2, sequence)], history.payload(1, FAR, "a"))
     ready = reading.step(history.fence(2, 0))
     assert ready.read_again
@@ -204,7 +198,7 @@ def test_free_memory_is_filled_again() -> None:
 
 def test_dropped_records_are_not_read_again_after_an_interruption() -> None:
     """Records that were dropped before the mark of a partition stay known: they exist as long as it does, and no entry waits for them."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2", limits=LIMITS)
     reading.step(history.entry(1, 1, "a"), *_flood(history), history.payload(2, FAR, "b"), history.payload(1, 1, "a"))
     mark = reading.joiner.marks[0].offset
     held_bytes, first = compared_again(history, reading)
@@ -217,7 +211,7 @@ def test_dropped_records_are_not_read_again_after_an_interruption() -> None:
 
 def test_a_content_dropped_in_a_comparison_is_no_hole() -> None:
     """The content of a hole that is first dropped after an interruption is read again; the fill behind it does not take its place."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2", limits=LIMITS)
     reading.step(history.entry(1, 1, "a"), *_flood(history), history.payload(1, 1, "a"))
     reading.step(history.entry(2, FAR, "b"))
     reading.step(*_flood(history))
@@ -237,7 +231,7 @@ WITHOUT_LEADER = {ORDERING, 1}
 
 def _hole_not_compared() -> tuple[History, Reading, Continued]:
     """Returns a reader with the hole (2, FAR) in partition 0, which had no leader since an interruption; its content was dropped before."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2", limits=LIMITS)
     reading.step(history.entry(1, 1, "a"), *_flood(history), history.payload(2, FAR, "b"), history.payload(1, 1, "a"))
     continued = Continued(reading.joiner)
     history.entry(2, FAR, "b")
@@ -265,7 +259,7 @@ def test_a_fill_after_a_hole_is_compared_is_no_content() -> None:
 
 def test_copies_of_an_awaited_content_are_bounded_in_a_comparison() -> None:
     """A worker that reads the log again for a content holds its first record, and drops the copies of it above the limit."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2", limits=LIMITS)
     reading.step(history.entry(1, 1, "a"), *_flood(history), *[history.payload(2, FAR, "b") for _ in range(300)])
     reading.step(history.payload(1, 1, "a"))
     assert reading.step(history.entry(2, FAR, "b")).read_again
@@ -276,7 +270,7 @@ def test_copies_of_an_awaited_content_are_bounded_in_a_comparison() -> None:
 
 def _dropped_backwards() -> tuple[History, Reading]:
     """Returns a reader that dropped a flood, and in a comparison with the log the content of (2, FAR), which lies before the flood."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2", limits=LIMITS)
     reading.step(history.entry(1, 1, "a"), history.payload(2, FAR, "b"), *_flood(history), history.payload(1, 1, "a"))
     continued = Continued(reading.joiner)
     reading.step(*continued.take(continued.unread(history, ORDERING), WITHOUT_LEADER))
@@ -326,7 +320,7 @@ def _wants_another_reading(reading: Reading, records: list[Record]) -> bool:
 
 def test_forged_ordering_records_cause_no_endless_reading() -> None:
     """A record that is skipped is read again each time, so it is no reason to read dropped payloads again; an effect is one."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2", limits=LIMITS)
     reading.step(history.entry(1, 1, "a"), *_flood(history), history.payload(1, 1, "a"))
     for _ in range(VERIFY_AT_ONCE):
         history.put(ORDERING, None, b"garbage")
@@ -348,7 +342,7 @@ def test_a_checkpoint_causes_no_endless_reading() -> None:
 
 def test_memory_is_bounded_while_partitions_are_compared() -> None:
     """A worker that reads a flood again to find its mark holds no more than the limits, and finds the content that it needs in it."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2", limits=LIMITS)
     reading.step(history.entry(1, 1, "a"), *_flood(history, 500), *_junk(history, 2, FAR, 500), history.payload(2, FAR, "b"))
     reading.step(*_flood(history, 500), history.payload(1, 1, "a"), history.entry(2, FAR, "b"))
     held_bytes, first = compared_again(history, reading)
@@ -360,7 +354,7 @@ def test_memory_is_bounded_while_partitions_are_compared() -> None:
 
 def test_progress_under_a_flood() -> None:
     """A partition with a flood before many contents is read to its end, batch by batch if necessary."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2", limits=LIMITS)
     flood = _flood(history, 30)
     entries = [history.entry(1 + n % 2, 1 + n // 2, f"{n}") for n in range(10)]
     payloads = [history.payload(1 + n % 2, 1 + n // 2, f"{n}") for n in reversed(range(10))]
@@ -376,7 +370,7 @@ def test_progress_under_a_flood() -> None:
 
 def test_which_records_may_count() -> None:
     """A payload may count until its incarnation is past it; a record without a value or a decodable key never may."""
-    history, reading = _begun()
+    history, reading = registered("w1", "w2", limits=LIMITS)
     reading.step(history.entry(1, 3, "a"), history.payload(1, 3, "a"), history.fence(2, 0))
     may_count = reading.joiner.may_count
     assert [may_count(history.payload(*name, "x")) for name in ((1, 3), (1, 4), (2, 1), (9, 9))] == [False, True, False, True]

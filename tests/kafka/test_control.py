@@ -20,16 +20,11 @@ ROUNDS_MAX = 60
 """The rounds of load within which the new partitions should be used."""
 
 
-async def _key(notary: Notary, worker: Worker) -> str:
-    key: str = (await notary.http.get(worker.url, "/v1/notary")).json()["verifier_key"]
-    return key
-
-
 async def test_key_rotated_under_load(notary: Notary, owner: Owner) -> None:
     """Two workers continue with the new key without a restart, and no record signed with the former key counts any more."""
     workers = await notary.start_all("a", "b")
     urls = [worker.url for worker in workers]
-    former = await _key(notary, workers[0])
+    former = await notary.verifier_key(workers[0])
     async with producer(notary) as made:
         thief = await Hand.of(notary, made, stolen_key=True)
         async with Load(notary.client, notary.party, urls, seed=11) as load:
@@ -42,7 +37,7 @@ async def test_key_rotated_under_load(notary: Notary, owner: Owner) -> None:
             await load.until(50)
 
     async def rotated(worker: Worker) -> bool:
-        return await _key(notary, worker) != former
+        return await notary.verifier_key(worker) != former
 
     for worker in workers:
         await until(partial(rotated, worker))

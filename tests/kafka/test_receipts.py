@@ -5,14 +5,11 @@ import random
 import shutil
 from collections.abc import Sequence
 from itertools import combinations, pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from notary.decision import Outcome, from_row, to_row
-from notary.index import IndexSettings
-from notary.index.rocks import RocksStore
 from notary.index.store import DECISIONS, STATES
 from notary.receipts import proof_of
 from notary.tree.paths import format_tile_path
@@ -22,6 +19,7 @@ from tests.checkers.history import Submission
 from tests.clients.load import Load, until
 from tests.clients.party import spend, state
 from tests.kafka.workers import Notary, Worker
+from tests.notary.rows import put_closed_row
 
 pytestmark = pytest.mark.kafka
 
@@ -141,18 +139,6 @@ async def unrecorded(notary: Notary, worker: Worker, request: dict[str, Any]) ->
     await notary.http.call(worker.url, "POST", "/v1/submissions", submission.body, {"prefer": "wait=1"})
 
 
-def alter(directory: Path, which: str, key: bytes, row: bytes | None) -> None:
-    """Change a row of a stopped worker's index, as an operator or a disk fault would."""
-    store = RocksStore.open(directory, IndexSettings())
-    batch, handle = store.new_batch(), store.handle(which)
-    if row is None:
-        batch.delete(key, handle)
-    else:
-        batch.put(key, row, handle)
-    store.write(batch)
-    store.close()
-
-
 @pytest.mark.parametrize(
     "first",
     [pytest.param("a", id="a right one writes first"), pytest.param("c", id="the wrong one writes first", marks=pytest.mark.nightly)],
@@ -166,7 +152,7 @@ async def test_a_worker_that_is_wrong_stops_and_the_others_go_on(notary: Notary,
     await notary.client.decide([a.url], notary.party.submission(spend(coin, content="first")))
     await notary.same_height(a, b, c)
     await c.stop()
-    alter(notary.directory / "index" / "c", STATES, parse_state(coin), None)
+    put_closed_row(notary.directory / "index" / "c", STATES, parse_state(coin), None)
     c = await notary.start("c", **OFTEN).ready()
     # Only a worker that sends gets a turn to write; the wrong one's answers are not part of the history.
     sender = {"a": a, "c": c}[first]
@@ -205,7 +191,7 @@ async def test_a_decision_that_was_changed_on_disk_quarantines_its_index(notary:
     key, row = next((key, row) for key, row in rows[DECISIONS] if from_row(key, row).outcome is Outcome.COMMITTED)
     decision = from_row(key, row)
     changed = type(decision)(decision.position, key, Outcome.OUTSIDE_TIME_WINDOW, decision.log_time_ms)
-    alter(notary.directory / "index" / "b", DECISIONS, key, to_row(changed))
+    put_closed_row(notary.directory / "index" / "b", DECISIONS, key, to_row(changed))
     b = notary.start("b", **OFTEN)
     await until(lambda: "is quarantined: " in b.messages)
     assert f"the decision at position {decision.position} is not the leaf" in b.messages

@@ -158,6 +158,11 @@ class Notary:
 
         await until(reached, 0.01)
 
+    async def verifier_key(self, worker: Worker) -> str:
+        """Returns the verifier key that a worker shows."""
+        key: str = (await self.http.get(worker.url, "/v1/notary")).json()["verifier_key"]
+        return key
+
     async def same_height(self, *workers: Worker) -> int:
         """Wait until all have applied equally many positions; returns the number. No request may be in flight."""
         while True:

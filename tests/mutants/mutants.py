@@ -36,9 +36,8 @@ from notary import agreement, decide, open_log
 from notary.agreement import Votes
 from notary.gate import Gate
 from notary.http import lookups, problems, submission
-from notary.http.awaited import AwaitedDecisions
 from notary.http.in_flight import InFlight
-from notary.http.lifecycle import Lifecycle
+from notary.http.lifecycle import AwaitedDecisions, Lifecycle
 from notary.http.reads import Read
 from notary.index.index import Index
 from notary.index.tiles import StoredTree

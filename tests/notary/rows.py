@@ -6,6 +6,7 @@ from pathlib import Path
 
 from notary.index import Index, IndexSettings, viewing
 from notary.index.rocks import RocksStore
+from notary.index.store import Store
 
 
 @contextmanager
@@ -22,18 +23,20 @@ def opened(directory: Path) -> Iterator[Index]:
 
 def put_row(index: Index, family: str, key: bytes, value: bytes | None) -> None:
     """Write a row into an open index directly, or delete it (`value` None), without the index's own code."""
-    batch = index._store.new_batch()
-    if value is None:
-        batch.delete(key, index._store.handle(family))
-    else:
-        batch.put(key, value, index._store.handle(family))
-    index._store.write(batch)
+    _put(index._store, family, key, value)
 
 
-def put_closed_row(directory: Path, family: str, key: bytes, value: bytes) -> None:
-    """Write a row into an index that is not open, and that may not open any more then."""
+def put_closed_row(directory: Path, family: str, key: bytes, value: bytes | None) -> None:
+    """Write or delete a row of an index that is not open, and that may not open any more then."""
     store = RocksStore.open(directory, IndexSettings(cache_bytes=8 << 20, write_buffer_bytes=8 << 20))
-    batch = store.new_batch()
-    batch.put(key, value, store.handle(family))
-    store.write(batch)
+    _put(store, family, key, value)
     store.close()
+
+
+def _put(store: Store, family: str, key: bytes, value: bytes | None) -> None:
+    batch = store.new_batch()
+    if value is None:
+        batch.delete(key, store.handle(family))
+    else:
+        batch.put(key, value, store.handle(family))
+    store.write(batch)

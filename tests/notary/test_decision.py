@@ -11,7 +11,6 @@ from notary import decision as decision_module
 from notary import wire
 from notary.decision import (
     KINDS,
-    LEAF_BYTES,
     REASONS,
     ROW_HEAD_BYTES,
     Conflict,
@@ -48,7 +47,7 @@ def test_leaf_of_the_examples(vector: dict[str, Any]) -> None:
     """The leaf of each worked example, and its hash in the tree, match the contract to the byte."""
     bytes_ = leaf(_read(vector["decision"]))
     assert bytes_.hex() == vector["leaf_hex"]
-    assert len(bytes_) == LEAF_BYTES
+    assert len(bytes_) == 104
     assert sha256(b"\0" + bytes_).hexdigest() == vector["leaf_hash"]
 
 
@@ -102,7 +101,7 @@ def test_leaf_of_many_conflicts() -> None:
     """A leaf has 104 bytes for any number of conflicts, and each conflict changes it."""
     leaves = {leaf(Decision(1, ID, Outcome.INPUT_CONFLICT, 5, MANY[:count])) for count in range(len(MANY) + 1)}
     assert len(leaves) == len(MANY) + 1
-    assert {len(each) for each in leaves} == {LEAF_BYTES}
+    assert {len(each) for each in leaves} == {104}
 
 
 _ROW = to_row(Decision(1, ID, Outcome.INPUT_CONFLICT, 5, MANY[:1]))

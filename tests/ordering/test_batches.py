@@ -13,6 +13,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import calc_crc32c
 
 from ordering.batches import RECORDS_AT_ONCE, CompressedBatch, WithoutHeaders, heads, without_headers
+from tests.kafka.foreign_batches import varint
 from tests.turns import counted_turns
 
 GZIP, CONTROL, TRANSACTIONAL = 1, 0x20, 0x10
@@ -90,25 +91,16 @@ def with_more_bits(number: int) -> bytes:
     return bytes([bits >> shift & 0x7F | 0x80 for shift in (0, 7, 14, 21)] + [bits >> 28 & 0x0F | 0x10])
 
 
-def encoded(number: int) -> bytes:
-    """Returns a zigzag varint."""
-    bits, found = number << 1 ^ number >> 31, bytearray()
-    while bits > 0x7F:
-        found.append(bits & 0x7F | 0x80)
-        bits >>= 7
-    return bytes([*found, bits])
-
-
 @pytest.mark.parametrize("odd", ["offset", "length", "claimed", "key", "value", "null", "count"])
 async def test_each_record_has_the_offset_of_the_broker(odd: str) -> None:
     """A record that claims another offset, or has numbers that the client reads otherwise than brokers, is the record that brokers have."""
     key, value = None if odd == "null" else b"k", b"v" * 100
-    body = b"\0\0" + (with_more_bits(1) if odd == "offset" else encoded(1_000_000 if odd == "claimed" else 1))
-    body += with_more_bits(-1) if key is None else (with_more_bits if odd == "key" else encoded)(1) + key
-    body += (with_more_bits if odd == "value" else encoded)(100) + value + b"\0"
+    body = b"\0\0" + (with_more_bits(1) if odd == "offset" else varint(1_000_000 if odd == "claimed" else 1))
+    body += with_more_bits(-1) if key is None else (with_more_bits if odd == "key" else varint)(1) + key
+    body += (with_more_bits if odd == "value" else varint)(100) + value + b"\0"
     made = bytearray(batch(5, (b"k", b"first", []), (b"k", b"", []), (b"k", b"last", [])))
     records = [bytes(made[61 : 61 + 13]), bytes(made[61 + 13 : 61 + 13 + 8]), bytes(made[61 + 13 + 8 :])]
-    records[1] = (with_more_bits if odd == "length" else encoded)(len(body)) + body
+    records[1] = (with_more_bits if odd == "length" else varint)(len(body)) + body
     made[61:] = b"".join(records[:2] if odd == "count" else records)
     made[8:12] = (len(made) - 12).to_bytes(4, "big")
     changed = signed(made)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ordering.errors import CorruptRecord
-from payload import Submission, decode_batch, decode_requests, decode_requests_in_pieces, decode_submission, encode_batch
+from payload import Submission, decode_requests, decode_requests_in_pieces, decode_submission, encode_batch
 
 NOTARY = "O=Notary"
 
@@ -24,10 +24,9 @@ def test_a_batch_is_a_json_array_of_its_submissions() -> None:
 
 
 def test_a_batch_comes_back_unchanged() -> None:
-    """The decoded submissions, and their requests in order, are the original ones."""
+    """The decoded requests are the original ones, in order."""
     submissions = (submission("A", 1), submission("B", 2, 3), submission("C", 4))
     value = encode_batch([each.encoded for each in submissions])
-    assert decode_batch(value, NOTARY) == submissions
     assert decode_requests(value, NOTARY) == tuple(request for each in submissions for request in each.requests)
 
 
@@ -64,13 +63,10 @@ GOOD = submission("A", 1).encoded
     ],
 )
 def test_what_no_worker_writes_is_a_corrupt_record(value: bytes, message: str) -> None:
-    """Both decoders reject a bad value alike, with the number of the submission."""
-    with pytest.raises(CorruptRecord) as of_requests:
+    """A bad value is rejected, with the number of the submission."""
+    with pytest.raises(CorruptRecord) as refused:
         decode_requests(value, NOTARY)
-    with pytest.raises(CorruptRecord) as of_batch:
-        decode_batch(value, NOTARY)
-    assert message in str(of_requests.value)
-    assert str(of_requests.value) == str(of_batch.value)
+    assert message in str(refused.value)
 
 
 def test_a_large_batch_is_decoded_in_pieces() -> None:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from joiner import IncarnationState, OrderedBatch, Ready
 from notary.decision import Decision, Kind, Outcome, leaf
 from notary.index import Index, IndexSettings
-from notary.tree import leaf_hash, tile_widths
 from ordering.log import ORDERING
 from payload import OPEN_FROM_MS, OPEN_UNTIL_MS, Request
+from tests.checkers.tree import Tree
 from tests.examples import some
 
 SHARED = settings(deadline=None, max_examples=some(50), suppress_health_check=[HealthCheck.too_slow])
@@ -119,24 +119,16 @@ def _compare(index: Index, model: Model, universe: list[Request]) -> None:
             expected = None if by is None else (sha256(by).digest(), model.decided[by][0])
             assert (None if consumed is None else (consumed.by_hash, consumed.position)) == expected
     assert [index.transaction_at(position) for position in range(len(model.order))] == model.order
-    rows = index.contents()
+    size, rows = len(model.order), index.contents()
+    tree = Tree([leaf(decision) for id_ in model.order if (decision := index.decision(id_)) is not None])
     assert {name: len(found) for name, found in rows.items()} == {
         "states": len(model.by),
-        "decisions": len(model.order),
-        "positions": len(model.order),
-        "tiles": len(list(tile_widths(len(model.order)))),
+        "decisions": size,
+        "positions": size,
+        "tiles": len(tree.tiles(size)),
     }
-    leaves = [leaf_hash(leaf(decision)) for id_ in model.order if (decision := index.decision(id_)) is not None]
-    assert index.tree.view().root == _naive_root(leaves)
+    assert index.tree.view().root == tree.root(size)
     assert [key for key, _ in rows["states"]] == sorted(model.by)
-
-
-def _naive_root(hashes: list[bytes]) -> bytes:
-    """Returns the root by RFC 6962, section 2.1: split at the largest power of two below the number of leaves."""
-    if len(hashes) <= 1:
-        return hashes[0] if hashes else sha256(b"").digest()
-    split = 1 << (len(hashes) - 1).bit_length() - 1
-    return sha256(b"\x01" + _naive_root(hashes[:split]) + _naive_root(hashes[split:])).digest()
 
 
 def test_outcomes_have_the_numbers_of_the_contract() -> None:

@@ -14,7 +14,8 @@ from ordering.ids import parse_state
 from tests.chaos.test_disks import BLOCK_BYTES
 from tests.clients.load import Load
 from tests.clients.party import spend, state
-from tests.kafka.test_receipts import alter, unrecorded
+from tests.kafka.test_receipts import unrecorded
+from tests.notary.rows import put_closed_row
 from tests.rehearsals.drill import Drill
 
 
@@ -71,7 +72,7 @@ async def test_an_index_is_quarantined(drill: Drill) -> None:
     async with Load(notary.client, notary.party, [w1.url, w2.url], seed=1) as load:
         await w3.stop()
         drill.strikes("a consumed state is missing in the index of w3")
-        alter(notary.directory / "index" / "w3", STATES, parse_state(coin), None)
+        put_closed_row(notary.directory / "index" / "w3", STATES, parse_state(coin), None)
         (w3,) = await drill.start("w3")
         await unrecorded(notary, w3, spend(coin, content="second"))
         await drill.anomaly(lambda: "is quarantined: at " in w3.messages, "is quarantined: at ", "notary_index_quarantined")

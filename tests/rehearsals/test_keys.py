@@ -22,16 +22,11 @@ LIVES_S = 12
 """The time for which the certificate is valid: longer than a worker takes to start."""
 
 
-async def _key(drill: Drill, worker: Worker) -> str:
-    key: str = (await drill.notary.http.get(worker.url, "/v1/notary")).json()["verifier_key"]
-    return key
-
-
 @pytest.mark.rehearsal("the notary's key stolen")
 async def test_a_thief_writes_with_the_notarys_key(drill: Drill) -> None:
     """A thief fences a worker again and again with the notary's key, until the key is rotated: his records count no more."""
     w1, w2 = await drill.start("w1", "w2")
-    former = await _key(drill, w1)
+    former = await drill.notary.verifier_key(w1)
 
     async def fenced() -> bool:
         return await drill.metric(w1, 'notary_incarnation_events_total{event="fenced"}') >= 2
@@ -53,7 +48,7 @@ async def test_a_thief_writes_with_the_notarys_key(drill: Drill) -> None:
         await drill.follow()
 
         async def rotated() -> bool:
-            return all([await _key(drill, worker) != former for worker in (w1, w2)]) and await drill.ready()
+            return all([await drill.notary.verifier_key(worker) != former for worker in (w1, w2)]) and await drill.ready()
 
         await drill.over(rotated, "GET /v1/notary", "/readyz")
         for far in range(2, 5):
@@ -73,7 +68,7 @@ async def _incarnation_after(drill: Drill, worker: Worker, former: float) -> boo
 async def test_no_machine_has_the_notarys_key(drill: Drill) -> None:
     """The key file is gone on every machine, and so is every backup: the owner's key puts a new one in force."""
     w1, w2 = await drill.start("w1", "w2")
-    former = await _key(drill, w1)
+    former = await drill.notary.verifier_key(w1)
     async with drill.load() as load:
         await load.until(50)
         drill.strikes()
@@ -87,7 +82,7 @@ async def test_no_machine_has_the_notarys_key(drill: Drill) -> None:
         assert former not in printed
 
         async def replaced() -> bool:
-            return all([await _key(drill, each) != former for each in drill.workers.values()]) and await drill.ready()
+            return all([await drill.notary.verifier_key(each) != former for each in drill.workers.values()]) and await drill.ready()
 
         await drill.workers["w2"].ready()
         await drill.over(replaced, "GET /v1/notary", "/readyz")

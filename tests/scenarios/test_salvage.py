@@ -43,9 +43,9 @@ def state_of(label: str) -> StateRef:
     return requests(label)[0].inputs[0]
 
 
-def worker_goes_on(history: History, *labels: str, name: str = "w2") -> SalvageReader:
+def worker_goes_on(history: History, *labels: str) -> SalvageReader:
     """Register a worker with the key in force, and let it send a batch; returns a reader."""
-    history.register(name, version=2)
+    history.register("w2", version=2)
     incarnation = max(state.incarnation for state in SalvageReader(history).read().joiner.incarnations.snapshot())
     history.entry(incarnation, 1, *labels)
     history.payload(incarnation, 1, *labels)
@@ -279,14 +279,14 @@ def test_an_index_with_another_number_of_decisions_answers_nothing_after_a_salva
     history = History()
     history.register("w1", version=2)
     history.activate(2)
-    wrong = worker_goes_on(history, "a", "b", name="w2")
+    wrong = worker_goes_on(history, "a", "b")
     wrong.disk.write([(DECISIONS, requests("a")[0].transaction_id, None)])
     history.entry(2, 2, "a")
     history.payload(2, 2, "a")
     right = SalvageReader(history).read()
     assert (wrong.restarted().read().index.position_next, right.index.position_next) == (3, 2)
     Owner(history).salvage()
-    worker_goes_on(history, "c", name="w3")
+    worker_goes_on(history, "c")
     wrong, right = wrong.restarted().read(), right.read()
     assert (right.batches[-1], right.anomalies, right.joiner.suspicions.open) == ((3, 1), [], {})
     assert right.joiner.log_state is not None

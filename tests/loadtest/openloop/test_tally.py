@@ -28,9 +28,9 @@ def _complete() -> Tally:
     return Tally(stages, answered=15, decided=30, counts={"committed": 30}, finished=True)
 
 
-def _reasons(tally: Tally, positions: int = 30) -> list[str]:
+def _reasons(tally: Tally) -> list[str]:
     ledger = Ledger(0)
-    ledger.add(_seen(*[(position, 1) for position in range(positions)]))
+    ledger.add(_seen(*[(position, 1) for position in range(30)]))
     ledger.close(alone=True)
     return reasons_against(tally, ledger, submissions=15)
 

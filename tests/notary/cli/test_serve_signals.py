@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,18 +15,13 @@ import pytest
 from loadtest.rig.machine import family
 from tests.notary.http.checked_client import CheckedClient, Wire, post_head
 from tests.notary.party import Bank, spend
-from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, is_running, killed_at_the_end
+from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, is_running, killed_at_the_end, wait_until
 
 Start = Callable[..., NotaryProcess]
 
 ACCEPTORS = pytest.mark.parametrize("acceptors", [2], ids=["acceptors"])
 """The worker itself does what it does alone, and its acceptor processes too."""
 BOTH = pytest.mark.parametrize("acceptors", [0, 2], ids=["alone", "acceptors"])
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        time.sleep(0.02)
 
 
 def set_setting(directory: NotaryDirectory, line: str) -> None:

@@ -140,9 +140,9 @@ def scraped(at_s: float, decisions: float, worker: str = "w1") -> Scrape:
 POSITIONS = "# TYPE notary_positions gauge\nnotary_positions 7.0\n"
 
 
-def scrape(at_s: float, text: str, *health: str, ready: bool = True) -> Scrape:
+def scrape(at_s: float, text: str, *health: str) -> Scrape:
     """Returns the scrape of a worker that has decisions and this text in its metrics."""
-    return Scrape(at_s, ready, health, samples_of(POSITIONS + text))
+    return Scrape(at_s, True, health, samples_of(POSITIONS + text))
 
 
 def test_a_counter_that_fell_began_again() -> None:

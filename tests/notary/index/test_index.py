@@ -24,12 +24,13 @@ from notary.index import Index, IndexSettings, rows
 from notary.index.index import LOOKED_UP_AT_ONCE, Found, _pieces_of
 from notary.index.rocks import RocksFamily, RocksStore, check_settings, open_store
 from notary.index.store import DECISIONS, FAMILIES, META
-from notary.tree import TILE_WIDTH, tile_widths
+from notary.tree import TILE_WIDTH
 from ordering.errors import ConfigurationError, Fatal
 from ordering.ids import StateRef, TransactionId
 from ordering.log import ORDERING
 from ordering.pieces import completed
 from payload import OPEN_FROM_MS, OPEN_UNTIL_MS, Request
+from tests.checkers.tree import Tree
 from tests.notary.rows import put_closed_row
 
 SMALL = IndexSettings(cache_bytes=1 << 20, write_buffer_bytes=64 << 10)
@@ -537,7 +538,8 @@ def _steps_of(index: Index) -> int:
     assert [index.transaction_at(position) for position in range(3 * steps)] == [request.transaction_id for request in asked]
     assert all(index.decision(request.transaction_id) is not None for request in asked)
     found = {name: len(rows_found) for name, rows_found in index.contents().items()}
-    assert found == dict.fromkeys(("states", "decisions", "positions"), 3 * steps) | {"tiles": len(list(tile_widths(3 * steps)))}
+    tiles = Tree([b""] * 3 * steps).tiles(3 * steps)
+    assert found == dict.fromkeys(("states", "decisions", "positions"), 3 * steps) | {"tiles": len(tiles)}
     for tile in range((3 * steps + 255) // 256):
         completed(index.audit(tile))
     return steps

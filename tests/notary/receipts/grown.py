@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary.decision import Conflict, Decision, Kind, Outcome, leaf
 from notary.receipts import Issuer, VerifierKey
-from notary.tree import HASH_BYTES, TILE_WIDTH, Tree, TreeView, format_tile_path, leaf_hash, tile_widths, view_at
+from notary.tree import HASH_BYTES, TILE_WIDTH, Tree, TreeView, format_tile_path, leaf_hash, view_at
 from notary.wire import encode_decision
 
 ORIGIN = "notary.example/test"
@@ -94,8 +94,9 @@ class Grown:
     def files(self) -> dict[str, bytes]:
         """Returns the files by their tlog-tiles path, with the leaves."""
         files = {}
-        for level, index, width in tile_widths(len(self.decisions)):
-            files[format_tile_path(level, index, width)] = self.tiles[level, index]
+        for (level, index), tile in self.tiles.items():
+            width = len(tile) // HASH_BYTES
+            files[format_tile_path(level, index, width)] = tile
             if level == 0:
                 bundle = [leaf(decision) for decision in self.decisions[TILE_WIDTH * index :][:width]]
                 files[format_tile_path(None, index, width)] = b"".join([len(entry).to_bytes(2, "big") + entry for entry in bundle])

@@ -14,33 +14,23 @@ from notary.receipts import Issuer
 from notary.receipts.issue import GROUP_WIDTH, GROUPS_KEPT
 from notary.tree import TILE_WIDTH, Tree, TreeView, inside_of, leaf_hash
 from notary.verify import verify_receipt
-from tests.checkers import tree as independent
+from tests.model.tree import path, root
 from tests.notary.receipts.grown import ORIGIN, Grown, private_key, random_decisions, verifier_key
 
 DECISIONS = random_decisions(600)
-
-
-def path(tree: independent.Tree, index: int, start: int, end: int) -> list[bytes]:
-    """Returns PATH by the definition of RFC 6962, section 2.1.1."""
-    if end - start == 1:
-        return []
-    middle = start + (1 << (end - start - 1).bit_length() - 1)
-    if index < middle:
-        return [*path(tree, index, start, middle), tree.over(middle, end)]
-    return [*path(tree, index, middle, end), tree.over(start, middle)]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 15, 16, 17, 33, 255, 256, 257, 512, 600])
 def test_receipts_to_the_byte(size: int) -> None:
     """A receipt equals the text that this test makes from the definitions of the formats."""
     notary = Grown(DECISIONS[:size])
-    tree = independent.Tree([leaf(decision) for decision in notary.decisions])
-    text = f"{ORIGIN}\n{size}\n{base64.b64encode(tree.root(size)).decode()}\n"
+    leaves = [sha256(b"\x00" + leaf(decision)).digest() for decision in notary.decisions]
+    text = f"{ORIGIN}\n{size}\n{base64.b64encode(root(leaves)).decode()}\n"
     signature = base64.b64encode(notary.key.key_id + private_key("notary").sign(text.encode())).decode()
     checkpoint = f"{text}\n— {ORIGIN} {signature}\n"
     assert notary.checkpoint() == checkpoint
     for index in {0, size // 2, size - 1, (size - 1) // 256 * 256, (size - 1) // 16 * 16, min(size - 1, 16)}:
-        lines = "".join(base64.b64encode(node).decode() + "\n" for node in path(tree, index, 0, size))
+        lines = "".join(base64.b64encode(node).decode() + "\n" for node in path(index, leaves))
         assert notary.receipt(index) == f"c2sp.org/tlog-proof@v1\nindex {index}\n{lines}\n{checkpoint}"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from notary.decision import ROW_HEAD_BYTES, Conflict, Decision, Kind, Outcome, leaf, to_row
+from notary.decision import ROW_HEAD_BYTES, Conflict, Decision, Kind, leaf, to_row
 from notary.salvage import choice, forest, past
 from notary.salvage.choice import Choice, choose
 from notary.salvage.statements import ChoiceRefused, Receipt
@@ -16,15 +16,10 @@ from tests.model import owner
 from tests.model import plan as planning
 from tests.model.random_history import RandomHistory
 from tests.model.reader import Reader, tag
+from tests.model.real import OUTCOMES
 from tests.model.traffic import Broken
 from tests.notary.salvage.witnesses import MemoryIndex, id_of, state_of, tag_of
 
-OUTCOMES = {
-    model.COMMITTED: Outcome.COMMITTED,
-    model.INPUT_CONFLICT: Outcome.INPUT_CONFLICT,
-    model.REFERENCE_CONFLICT: Outcome.REFERENCE_CONFLICT,
-    model.LATE: Outcome.OUTSIDE_TIME_WINDOW,
-}
 SEEDS = some(100)
 
 
