@@ -110,7 +110,7 @@ class AcceptorApp:
         self._called = 0
         self._calls: dict[int, Call] = {}
         self._submitted: dict[int, tuple[str, str, int]] = {}
-        """Submissions that were handed over, by number, until the worker has answered them: lane and party, and the bytes if the body was
+        """By number, the submissions that were handed over and that the worker has not answered: lane and party, and the bytes if the body was
         decoded in the lane of its client's address.
         """
         self.waiting_lanes = WaitingLanes(parties.weight_of)

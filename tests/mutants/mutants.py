@@ -901,6 +901,5 @@ MUTANTS: Final = (
     Mutant("items count twice", "R11", Applied._drop_items, "self.items.clear()", "pass", module=MODEL),
     Mutant("a begin needs no new key", "R11", LogState.with_salvage, "self.key_seen != seen", "False", module=MODEL),
     Mutant("done has any root", "R11", LogState.with_salvage, "tree.root_with(items) != record.root", "False", module=MODEL),
-    Mutant("done has any first position", "R11", LogState.with_salvage, "tree.size != self.salvage[0]", "False", module=MODEL),
     Mutant("salvaged conflicts reserve nothing", "R11", Index._put_salvage, "if cited:", "if False:", seeds=100, module=MODEL),
 )
