@@ -110,8 +110,9 @@ class AcceptorApp:
         self._called = 0
         self._calls: dict[int, Call] = {}
         self._submitted: dict[int, tuple[str, str, int]] = {}
-        """By number, the submissions that were handed over and that the worker has not answered: lane and party, and the bytes if the body was
-        decoded in the lane of its client's address.
+        """By number, the submissions that were handed over and are not answered: the lane, the party, and the bytes to charge to it.
+
+        These are the bytes of a body that was decoded in the lane of its client's address.
         """
         self.waiting_lanes = WaitingLanes(parties.weight_of)
         """The lanes of these submissions. Those of other processes take none of this one's time."""
