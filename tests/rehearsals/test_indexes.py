@@ -12,6 +12,7 @@ from notary.index.rocks import RocksStore
 from notary.index.store import FAMILIES, STATES
 from ordering.ids import parse_state
 from tests.chaos.test_disks import BLOCK_BYTES
+from tests.checkers.replay import replay
 from tests.clients.load import Load
 from tests.clients.party import spend, state
 from tests.kafka.test_receipts import unrecorded
@@ -82,4 +83,7 @@ async def test_an_index_is_quarantined(drill: Drill) -> None:
         assert "restored from a snapshot" not in w3.messages, "the page has it replay the log"
         await drill.over(lambda: drill.ready("w1", "w2", "w3"), "notary_index_quarantined", "/readyz")
         await load.until(50)
-    await drill.verify(roots_right=False, violations=["root-mismatch"])  # the checkpoints of the wrong index stay in the log
+    # The checkpoints of the wrong index stay in the log. But the others may outvote it before it writes one.
+    replayed = replay((await notary.remains()).by_partition)
+    is_wrong = any(root.counted and root.root != replayed.root(root.size) for root in replayed.checkpoints)
+    await drill.verify(roots_right=False, violations=["root-mismatch"] * is_wrong)

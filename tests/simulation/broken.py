@@ -80,7 +80,8 @@ class Broken:
             cluster.later(draw.choice(LATE_S), lambda: cluster.land(partition, key, value))
         elif kind != "no content":
             cluster.land(partition, key, value)
-        self._order(Entry(victim.incarnation, sequence, view, simulation.wall_ms(), ordered, sha256(value).digest(), ids))
+        entry = self._order(Entry(victim.incarnation, sequence, view, simulation.wall_ms(), ordered, sha256(value).digest(), ids))
+        simulation.stolen.add(entry)
         simulation.trace("broken", f"orders batch ({victim.incarnation}, {sequence}) of {victim.name}: {kind}")
         simulation.count(f"stolen names: {kind}")
 
@@ -122,9 +123,11 @@ class Broken:
         self._simulation.cluster.land(partition, batch_key(incarnation, sequence), value)
         self._order(Entry(incarnation, sequence, view, self._simulation.wall_ms(), ordered, sha256(value).digest(), ids))
 
-    def _order(self, record: OrderingRecord) -> None:
+    def _order(self, record: OrderingRecord) -> bytes:
         owner = self._simulation.owner
-        self._simulation.cluster.land(ORDERING, None, sign_record(record, owner.log_id, owner.in_force()))
+        value = sign_record(record, owner.log_id, owner.in_force())
+        self._simulation.cluster.land(ORDERING, None, value)
+        return value
 
 
 def retire_strangers(simulation: "Simulation") -> None:

@@ -134,7 +134,8 @@ class Cluster:
         self.wake()
 
     def cut(self, partition: int, end: int) -> Damage:
-        """Lose all records of a topic-partition from the offset `end` on; returns the loss."""
+        """Lose all records of a topic-partition from the offset `end` on, or from its log start offset; returns the loss."""
+        end = max(end, self.starts.get(partition, 0))
         before = {each: list(records) for each, records in self.by_partition.items()}
         lost = self.by_partition[partition][end:]
         del self.by_partition[partition][end:], self.landed_s[partition][end:]

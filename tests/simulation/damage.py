@@ -13,7 +13,7 @@ No notary can undo such a loss. The simulation demands this of it:
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -195,14 +195,14 @@ class Losses:
         if view is not None and replayed.histories[view.seen : view.seen + 1] == [view.history]:
             # This record may wait for its content, but its view has been compared.
             applied.append(Applied(offset_end, head, None, Seen.OWN, 0, b""))
+        stolen = [record.offset for record in records if record.value in self._simulation.stolen]
         for given in self._simulation.clients.calls.given:
             by = given.process
             if by is process or by.dead or by.worker is None or not self.unmet(given.met):
                 continue
             theirs = by.worker.driver.joiner.history
-            views = foreign_views(
-                applied, (by.worker_name, by.worker.driver.joiner.incarnations), (process.worker_name, joiner.incarnations)
-            )
+            writer = by.worker_name, by.worker.driver.joiner.incarnations
+            views = foreign_views(applied, writer, (process.worker_name, joiner.incarnations), stolen)
             if theirs.compare(given.view) is not Comparison.OWN:
                 continue
             shown = [
@@ -297,11 +297,14 @@ def _since(unmet: frozenset[int]) -> Iterator[frozenset[int]]:
     return (frozenset(number for number in unmet if number >= first) for first in sorted(unmet))
 
 
-def foreign_views(records: Sequence[Applied], writer: tuple[str, Incarnations], reader: tuple[str, Incarnations]) -> list[View]:
+def foreign_views(
+    records: Sequence[Applied], writer: tuple[str, Incarnations], reader: tuple[str, Incarnations], stolen: Collection[int] = ()
+) -> list[View]:
     """Returns the writer's views that are foreign to the reader, unless a later record overrules them.
 
     A record of a third worker overrules a view if it has the reader's history and covers more records than the reader had before the
-    foreign view. `writer` and `reader` are worker names, each with the incarnations that the worker knows.
+    foreign view. `writer` and `reader` are worker names, each with the incarnations that the worker knows. `stolen` are the offsets of
+    records that a thief of the notary's key wrote under a worker's name: nothing is promised against such a thief.
     """
     found: list[View] = []
     agreed = 0
@@ -310,7 +313,8 @@ def foreign_views(records: Sequence[Applied], writer: tuple[str, Incarnations], 
         shown = None if one.record is None else view_of(one.record)
         if shown is None:
             continue
-        if one.view is Seen.OWN and name_of(one.record, reader[1]) not in (writer[0], reader[0], ""):
+        name = name_of(one.record, reader[1])
+        if one.view is Seen.OWN and name not in (reader[0], "") and (name != writer[0] or one.offset in stolen):
             agreed = max(agreed, shown.seen)
         elif one.view is Seen.FOREIGN and name_of(one.record, writer[1]) == writer[0] and agreed <= seen:
             found.append(View(shown.seen, shown.history))

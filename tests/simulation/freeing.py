@@ -16,8 +16,9 @@ from notary.index.store import META
 from ordering.log import ORDERING
 from ordering.records import SALVAGE_FORMAT, Trim, View
 from tests.checkers.replay import replay
+from tests.simulation.damage import contradicts
 from tests.simulation.deployment import NOTARY
-from tests.simulation.disk import Row, SimulatedDisk, SimulatedStore
+from tests.simulation.disk import SimulatedDisk, SimulatedStore
 from tests.simulation.machine import Machine
 
 if TYPE_CHECKING:
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """A snapshot: the batches of an index, its number of decisions, and the state from which its reader resumes."""
+    """A snapshot: a copy of an index, its number of decisions, and the state from which its reader resumes."""
 
-    journal: list[list[Row]]
+    disk: SimulatedDisk
     decisions: int
     state: JoinerState
 
@@ -52,6 +53,8 @@ class Freeing:
         position = min([each.decisions for each in two], default=0)
         if len(two) < 2 or not position or SALVAGE_FORMAT not in replayed.versions or not cluster.takes(ORDERING):
             return 0
+        if any(contradicts(each.disk, cluster) for each in two):
+            return 0  # the command compares both with the log
         if position > replayed.trimmed:
             owner.write(Trim(replayed.keys[-1], View(replayed.seen, replayed.histories[-1]), position, replayed.root(position)))
             if replay(cluster.by_partition).trimmed != position:
@@ -72,13 +75,22 @@ class Freeing:
         return any(taken.state.needed_from(partition) < offset for partition, offset in self._simulation.cluster.starts.items())
 
     def new_disk(self, disk: SimulatedDisk) -> None:
-        """Replace a disk: by an empty one, or, once payloads are freed, by one with the newest snapshot."""
+        """Replace a disk: by an empty one, or, once payloads are freed, by one with the newest snapshot that fits the log.
+
+        If there is none, because the log has lost its end, the archive brings the freed payloads back.
+        """
+        simulation = self._simulation
         disk.wipe()
-        if self.lacks(disk):
-            newest = next(each for each in reversed(self._snapshots) if not self._is_behind(each))
-            disk.journal = [list(batch) for batch in newest.journal]
-            disk.restore(len(disk.journal))
-            self._simulation.count("disks that begin with a snapshot")
+        if not self.lacks(disk):
+            return
+        for taken in reversed(self._snapshots):
+            if not self._is_behind(taken) and not contradicts(taken.disk, simulation.cluster):
+                disk.journal = [list(batch) for batch in taken.disk.journal]
+                disk.restore(len(disk.journal))
+                simulation.count("disks that begin with a snapshot")
+                return
+        simulation.cluster.starts.clear()
+        simulation.count("freed payloads put back")
 
 
 def _taken(disk: SimulatedDisk) -> Taken | None:
@@ -89,4 +101,4 @@ def _taken(disk: SimulatedDisk) -> Taken | None:
     log_identity = dict(copy.contents()[META]).get(rows.LOG_KEY, b"").decode()
     index = Index.over(SimulatedStore(copy, lambda step: None), Path("snapshot"), notary_name=NOTARY, log_identity=log_identity)
     state = index.joiner_state()
-    return None if state.log_state is None else Taken([list(batch) for batch in disk.journal], index.position_next, state)
+    return None if state.log_state is None else Taken(copy, index.position_next, state)

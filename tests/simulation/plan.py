@@ -136,7 +136,7 @@ class Plan(msgspec.Struct, frozen=True):
     trims: int = 0
     """The number of times that the owner writes a trim record, where format version 2 is active."""
     frees: int = 0
-    """The number of times that the owner frees payloads that two snapshots do not need; none in a plan whose log loses records."""
+    """The number of times that the owner frees payloads that two snapshots do not need."""
     late_keys: bool = False
     """In a plan with rotations: whether the workers get a key's files only after its record."""
 
@@ -301,7 +301,7 @@ def _with_later_faults(usual: Plan, *, calm: bool) -> Plan:
         pause_at_steps=some("pauses at steps", 0.06, 10) / 1_000,
         activations=activations,
         trims=activations and some("trims", 0.5, 3),
-        frees=0 if usual.loses else activations and some("frees", 0.7, 3),
+        frees=activations and some("frees", 0.7, 3),
         late_keys=bool(usual.rotations and some("late keys", 0.3, 1)),
     )
     if usual.floods:

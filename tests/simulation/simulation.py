@@ -61,6 +61,8 @@ class Simulation:
         self.broker_skew_ms = 0
         self.broker_stands_at_ms: int | None = None
         self.cluster = Cluster(plan, loop, self.broker_ms, self.trace)
+        self.stolen: set[bytes] = set()
+        """The ordering records that a thief of the notary's key has written under the incarnations of workers."""
         self.losses = Losses(self)
         self.freeing = Freeing(self)
         self.owner = Owner(self)
