@@ -83,9 +83,9 @@ class Freeing:
         disk.wipe()
         if not self.lacks(disk):
             return
-        for taken in reversed(self._snapshots):
-            if not self._is_behind(taken) and not contradicts(taken.disk, simulation.cluster):
-                disk.journal = [list(batch) for batch in taken.disk.journal]
+        for one in reversed(self._snapshots):
+            if not self._is_behind(one) and not contradicts(one.disk, simulation.cluster):
+                disk.journal = [list(batch) for batch in one.disk.journal]
                 disk.restore(len(disk.journal))
                 simulation.count("disks that begin with a snapshot")
                 return
