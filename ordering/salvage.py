@@ -99,7 +99,7 @@ def decode_items(data: bytes) -> tuple[int, tuple[Item, ...]]:
         raise CorruptRecord(f"the items of a salvage do not decode: {problem}") from None
     if not items or len(items) != count:
         raise CorruptRecord(f"a salvage record should have {count} items, at least 1; it has {len(items)}")
-    if first + count > 2**64:
+    if first + count >= 2**64:
         raise CorruptRecord(f"the items of a salvage begin at position {first} and do not end below 2^64")
     return first, tuple(items)
 

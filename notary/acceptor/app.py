@@ -199,7 +199,7 @@ class AcceptorApp:
     def admitted(self, submission_call: SubmissionCall, submission: AdmittedSubmission) -> None:
         """Hand the submission to the worker. Its gate makes the final decision on admission."""
         number, call = self._number(), submission_call.call
-        lane = ClientKey(call.network, call.parties).lane
+        lane = ClientKey(call.network, call.parties).lane_of(submission.party)
         self._submitted[number] = lane, submission.party, 0 if submission_call.of_party else len(submission.encoded)
         self.waiting_lanes.enter(lane, submission.party)
         self._hand_over(call, Submitted(number, submission_call.since_s, submission_call.form, submission, submission_call.payer))

@@ -84,7 +84,7 @@ class InFlight:
         self._counts = False
         """True for one of the calls that wait for a decided submission: `AnswerBacklog` counts its answer. Copies use no capacity."""
         self._lane = ""
-        """The lane in which it came; its connection may have another one from then on."""
+        """The lane in which it waits. A copy, which anyone may send, waits in that of its party."""
         self._timer: asyncio.TimerHandle | None = None
         self._tracing: AbstractContextManager[None] | None = None
 
@@ -99,7 +99,7 @@ class InFlight:
             self._tracing = worker.tracing.submission(submission.encoded, len(submission.requests), self._form.traceparent, self._since_s)
             self._tracing.__enter__()
         self._app.waiting.add(self)
-        self._lane = ClientKey(self._call.network, self._call.parties).lane
+        self._lane = submission.party
         self._app.waiting_lanes.enter(self._lane, submission.party)
         if may_be_retried:
             self._counted_bytes = len(submission.encoded)
@@ -142,6 +142,9 @@ class InFlight:
         assert isinstance(submission, AdmittedSubmission)
         pending = self._submission = self._worker.sender.submit(submission)
         if pending.requests is submission.requests:  # it is no copy of a pending one
+            self._app.waiting_lanes.leave(self._lane, submission.party)
+            self._lane = ClientKey(self._call.network, self._call.parties).lane_of(submission.party)
+            self._app.waiting_lanes.enter(self._lane, submission.party)
             self._call.add_party(submission.party)
             self._worker.gate.count_new(submission, self._form.ticket, of_party=self._of_party)
         settings, asked_s = self._worker.config.http, self._form.wait_s

@@ -15,7 +15,7 @@ import asyncio
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Set
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from notary.duty_cycle import DutyCycle
 
@@ -58,6 +58,13 @@ class ClientKey(NamedTuple):
         """Its party if it has exactly one, else its address."""
         return next(iter(self.parties)).decode() if len(self.parties) == 1 else self.network
 
+    def lane_of(self, party: str) -> str:
+        """Returns the lane in which a submission of this party waits: this client's, or on a connection of one other party its own party's.
+
+        Otherwise a party that sends copies of others' submissions would have their parts, too.
+        """
+        return party if len(self.parties) == 1 else self.network
+
 
 class _Waiting(NamedTuple):
     """Work for a client in a later turn: to make its connection, or to read from it."""
@@ -77,44 +84,58 @@ class WaitingLanes:
         self._weight_of = weight_of
         self._submissions: dict[tuple[str, str], tuple[int, int]] = {}
         """For each lane and party the number of submissions, and the party's weight at the latest one."""
+        self._parties: dict[str, tuple[int, int]] = {}
+        """The same for each party: it counts once, in however many lanes its submissions wait."""
         self._weights: dict[str, int] = {}
         """For each lane the weights of its parties. A proxy's lane has many."""
         self._total = 0
+        """The weights of all parties."""
 
     def __bool__(self) -> bool:
         return bool(self._submissions)
 
     def enter(self, lane: str, party: str) -> None:
-        """A submission of this party, which came in this lane, waits from now on."""
-        count, before = self._submissions.get((lane, party), (0, 0))
+        """A submission of this party waits in this lane from now on."""
         weight = self._weight_of(party)
-        self._submissions[lane, party] = count + 1, weight
-        self._change(lane, weight - before)
+        self._total += _count_one(self._parties, party, weight)
+        self._weights[lane] = self._weights.get(lane, 0) + _count_one(self._submissions, (lane, party), weight)
 
     def leave(self, lane: str, party: str) -> None:
         """Such a submission waits no longer."""
-        count, weight = self._submissions.pop((lane, party))
-        if count > 1:
-            self._submissions[lane, party] = count - 1, weight
-        else:
-            self._change(lane, -weight)
-
-    def _change(self, lane: str, by: int) -> None:
-        self._total += by
-        weights = self._weights.pop(lane, 0) + by
-        if weights:
-            self._weights[lane] = weights
+        self._total -= _discount_one(self._parties, party)
+        self._weights[lane] -= _discount_one(self._submissions, (lane, party))
+        if not self._weights[lane]:
+            del self._weights[lane]
 
     def part_of(self, lane: str) -> float:
-        """Returns the part of the time for a lane: its weight, divided by its weight and those of the other lanes; 1.0 without others.
+        """Returns the part of the time for a lane: its weight, divided by its weight and those of all other parties; 1.0 without others.
 
         Its weight is the sum of those of its parties with such submissions; without one it is the lane's own.
         """
-        own = self._weights.get(lane, 0)
-        if not (others := self._total - own):
+        own = self._weights.get(lane) or self._parties.get(lane, (0, 0))[1]
+        if (others := self._total - own) <= 0:  # a weight that has changed may be in one of the two sums only
             return 1.0
         own = own or self._weight_of(lane)
         return own / (own + others)
+
+
+_Key = TypeVar("_Key")
+
+
+def _count_one(counted: dict[_Key, tuple[int, int]], key: _Key, weight: int) -> int:
+    """Count one more submission of this weight. Returns the change of the key's weight."""
+    count, before = counted.get(key, (0, 0))
+    counted[key] = count + 1, weight
+    return weight - before
+
+
+def _discount_one(counted: dict[_Key, tuple[int, int]], key: _Key) -> int:
+    """Count one submission less. Returns the weight that the key loses."""
+    count, weight = counted.pop(key)
+    if count == 1:
+        return weight
+    counted[key] = count - 1, weight
+    return 0
 
 
 _Lanes: TypeAlias = OrderedDict[tuple[str, bool], deque[_Waiting]]

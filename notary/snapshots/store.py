@@ -87,6 +87,14 @@ def chunks_of(opened: IO[bytes]) -> Iterator[bytes]:
         yield chunk
 
 
+def _opened(path: str, flags: int) -> int:
+    """Open a file, but wait for no writer of a pipe."""
+    try:
+        return os.open(path, flags | os.O_NONBLOCK)
+    except BlockingIOError:  # a file server has a lease on this file, as on no pipe, and must give it back within a limited time
+        return os.open(path, flags)
+
+
 class Folder:
     """A `SnapshotStore` in a folder of this machine, or on a shared disk."""
 
@@ -111,11 +119,10 @@ class Folder:
         """As `SnapshotStore` describes it."""
         path = self._directory / folder / name
         try:
-            # A pipe opened without this flag waits for a writer, perhaps for ever.
-            opened = open(path, "rb", opener=lambda file, flags: os.open(file, flags | os.O_NONBLOCK))  # noqa: SIM115 - `with` below
+            opened = open(path, "rb", opener=_opened)  # noqa: SIM115 - `with` below
         except IsADirectoryError as problem:
             raise FileNotFoundError(*problem.args) from None
-        with opened:
+        with naming(path), opened:
             if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
                 raise FileNotFoundError(errno.ENOENT, "there is no regular file", str(path))
             yield from chunks_of(opened)

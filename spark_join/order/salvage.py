@@ -66,7 +66,7 @@ class Salvage(msgspec.Struct, frozen=True):
 def read_items(rest: bytes) -> Iterator[Item]:
     """Decodes the rest of an `items` record, item by item. Raises `MalformedItem`, or an error of `struct`, also after the last item."""
     first, count = _FIRST.unpack_from(rest)
-    _demand(count > 0 and first + count <= 1 << 64)
+    _demand(count > 0 and first + count < 1 << 64)
     at = _FIRST.size
     for position in range(first, first + count):
         _demand(at < len(rest))

@@ -308,7 +308,7 @@ def _salvage(body: _Bytes) -> Ordering | None:
                 if item is None:
                     return None
                 items.append(item)
-            return Items(key, view, first, tuple(items)) if 0 < count <= 2**64 - first else None
+            return Items(key, view, first, tuple(items)) if 0 < count < 2**64 - first else None
         case 2:
             return Done(key, view, *body.fixed(_DONE))
     return None

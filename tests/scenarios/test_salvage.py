@@ -298,6 +298,23 @@ def test_an_index_with_another_number_of_decisions_answers_nothing_after_a_salva
     assert (replayed.seen, replayed.history) == (right.joiner.history.seen, right.joiner.history.view.history)
 
 
+@pytest.mark.parametrize("position", [2**64 - 2, 2**64 - 1])
+def test_no_position_of_an_owner_ends_the_readers(position: int) -> None:
+    """`begin` takes effect at any position, so its items may have the last one; another salvage repairs the log."""
+    history, survivor = history_and_survivor()
+    owner = Owner(history)
+    owner.key()
+    owner.begin(position=position)
+    owner.items(Lost(), first=position)
+    reader = SalvageReader(history).read().restarted().read()
+    assert reader.joiner.log_state is not None
+    assert reader.joiner.log_state.salvage == (position, min(position + 1, 2**64 - 1))
+    replayed = replay(history.by_partition)
+    assert (replayed.seen, replayed.history) == (reader.joiner.history.seen, reader.joiner.history.view.history)
+    Owner(history, "again").salvage(survivor.item(2))
+    assert SalvageReader(history).read().index.position_next == 3
+
+
 def test_a_step_that_a_forger_signed_takes_no_effect() -> None:
     """Only the owner's signature counts."""
     history, _ = history_and_survivor()

@@ -236,6 +236,30 @@ def test_a_proxy_has_the_parts_of_its_parties() -> None:
     assert not waiting
 
 
+def test_a_party_counts_once_in_however_many_lanes() -> None:
+    """New connections of a party, from many addresses, take no part of others, nor of its own while no other party's submissions wait."""
+    weights = {"a": 3, "b": 2}
+    waiting = WaitingLanes(lambda party: weights.get(party, 1))
+    lanes = [f"192.0.2.{number}" for number in range(20)]
+    for lane in lanes:
+        waiting.enter(lane, "a")
+    assert [waiting.part_of(lane) for lane in ("192.0.2.1", "a", "b")] == [1.0, 1.0, 2 / 5]
+    waiting.enter("192.0.2.200", "b")
+    assert [waiting.part_of(lane) for lane in ("192.0.2.1", "a", "b", "192.0.2.200")] == [3 / 5, 3 / 5, 2 / 5, 2 / 5]
+    for lane in lanes:
+        waiting.leave(lane, "a")
+    assert [waiting.part_of(lane) for lane in ("192.0.2.1", "a", "b")] == [1 / 3, 3 / 5, 1.0]
+
+
+def test_copies_of_others_submissions_give_a_party_no_more_time() -> None:
+    """On a party's connection they wait in the lanes of their own parties."""
+    waiting = WaitingLanes(lambda party: 1)
+    for party in "aabbcd":
+        waiting.enter(A.lane_of(party), party)
+    assert [waiting.part_of(lane) for lane in "abcd"] == [1 / 4] * 4
+    assert [client.lane_of("a") for client in (NOBODY, ClientKey("192.0.2.7", {b"a", b"b"}))] == ["192.0.2.1", "192.0.2.7"]
+
+
 async def test_addresses_with_an_admitted_submission_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """New connections from an address where a submission was admitted lately are authenticated; the oldest address is forgotten."""
     monkeypatch.setattr(lanes_module, "UNAUTHENTICATED_TURN_S", 0.0)

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from notary.snapshots.store import FILES, MANIFESTS, PRUNE_MARGIN_S, Folder, Remote, SnapshotStore, store_of
+from ordering.durable import naming
 from ordering.errors import ConfigurationError, NotReady
 
 
@@ -113,6 +116,36 @@ def test_a_pipe_is_a_missing_file(tmp_path: Path) -> None:
             list(Folder(tmp_path).chunks(FILES, "1"))
     finally:
         timer.cancel()
+
+
+def test_a_file_that_cannot_be_read_has_a_name(tmp_path: Path) -> None:
+    """The error of a read has none, and a caller names the folder into which it copies."""
+    (tmp_path / FILES).mkdir()
+    (tmp_path / FILES / "1").symlink_to("/proc/self/mem")
+    with pytest.raises(OSError, match="Input/output error") as failed, naming(tmp_path / "copy"):
+        list(Folder(tmp_path).chunks(FILES, "1"))
+    assert failed.value.filename == str(tmp_path / FILES / "1")
+
+
+def test_a_file_that_another_program_writes_is_waited_for(tmp_path: Path) -> None:
+    """A file server holds a lease on a file that its client writes. The system breaks it, and opens the file then."""
+    file = tmp_path / FILES / "1"
+    file.parent.mkdir()
+    file.write_bytes(b"content")
+    gives_up = (
+        "import fcntl, os, signal, sys\n"
+        "file = os.open(sys.argv[1], os.O_WRONLY)\n"
+        "signal.signal(signal.SIGIO, lambda *_: fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK))\n"
+        "fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)\n"
+        "print('holds', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-P", "-c", gives_up, str(file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"holds\n"
+        assert b"".join(Folder(tmp_path).chunks(FILES, "1")) == b"content"
+        holder.communicate()
 
 
 def test_a_folder_marker_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
