@@ -13,6 +13,7 @@ topic-partition in the mirror shows where to continue in the log.
 | the log has more payload partitions | the mirror gets as many |
 | records were freed that the mirror never had, or deleted in it | it stops: a failover would forget their decisions |
 | the mirror lost its end, or another process appended to it | it begins again behind the mirror's last records |
+| the mirror lost its end, and later records came into that place | it stops: records are missing in the middle |
 """
 
 import asyncio
@@ -70,7 +71,7 @@ class LogMirror:
         """The time when both clusters last answered, in milliseconds since 1970; 0 before the first time."""
 
     async def run(self) -> None:
-        """Copy until cancelled. Raises `ConfigurationError` if the log lacks a record of the mirror."""
+        """Copy until cancelled. Raises `ConfigurationError` if the log lacks a record of the mirror, or the mirror lacks some."""
         now_s = asyncio.get_running_loop().time
         while True:
             try:

@@ -398,7 +398,8 @@ class KafkaWriter:
     async def copy(self, partition: int, records: Sequence[Record], offset: int) -> int:
         """Append records of another log with their times, in order; the first one must get this offset. Returns the offset after the last.
 
-        Raises `OutcomeUnknown` for any failure, as `append`, also if another process has appended a record meanwhile.
+        Raises `OutcomeUnknown` for any failure, as `append`, also if another process has appended a record meanwhile. Raises
+        `ConfigurationError` if the records got an earlier offset: then those before them are gone.
         """
         self._check()
         topic, at = self._partitions[partition], 0
@@ -414,6 +415,12 @@ class KafkaWriter:
                     f"{describe(partition)} acknowledged a copy at offset {metadata.offset}, expected {offset}: another process appended a"
                     " record, or an append was repeated"
                 )
+                if 0 <= metadata.offset < offset:  # brokers that refuse a repetition return -1
+                    raise ConfigurationError(
+                        f"{describe(partition)} of the mirror ended at offset {metadata.offset}, expected {offset}: it lost records or was"
+                        " created again, and later ones are in their place. A failover to it would forget decisions. Make the mirror anew"
+                        " (docs/runbook.md, 'Failover to a mirror')"
+                    )
                 self._check()
             offset += at - first
         return offset

@@ -113,13 +113,9 @@ class _Failover(salvage.SalvageCommand):
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[owner.OwnedLog]:
         log = self._config.log
-        is_log = await uses_append_times(log.bootstrap, log.topic_prefix, self._config.kafka_security)
-        if is_log and not self._keys.own():
-            raise ConfigurationError(
-                f"the topics of {log.topic_prefix} at {log.bootstrap} are no mirror: they have the brokers' append times. If they are the"
-                " source, name the mirror's brokers. If the failover was made already, workers that have its key can start there; if"
-                f" {self._work} was not its folder, and it was interrupted, name that folder with --work"
-            )
+        self._is_log = await uses_append_times(log.bootstrap, log.topic_prefix, self._config.kafka_security)
+        if self._is_log and not self._keys.own():
+            raise self._no_mirror()
         async with owner.opened(self._config, self.name, mirror=True) as opened:
             if (came := await _coming(opened)) and (came := await _coming(opened)):  # records in flight may still arrive the first time
                 raise ConfigurationError(
@@ -127,6 +123,14 @@ class _Failover(salvage.SalvageCommand):
                     " has copied everything, unless its source is gone. Then stop it, and run the same command again"
                 )
             yield opened
+
+    def _no_mirror(self) -> ConfigurationError:
+        log = self._config.log
+        return ConfigurationError(
+            f"the topics of {log.topic_prefix} at {log.bootstrap} are no mirror: they have the brokers' append times. If they are the"
+            " source, name the mirror's brokers. If the failover was made already, workers that have its key can start there; if"
+            f" {self._work} was not its folder, and it was interrupted, name that folder with --work"
+        )
 
     def _if_freed(self) -> str:
         return (
@@ -143,7 +147,12 @@ class _Failover(salvage.SalvageCommand):
         return f"move {self._keys.key} away, and give --lost here"
 
     async def _salvage(self, job: salvage.SalvageJob) -> int:
-        """Refuse a mirror that is no prefix of its source: records in its middle are missing, or its topics were not empty."""
+        """Refuse a log whose failover another command made; and a mirror that is no prefix of its source.
+
+        In such a mirror records in its middle are missing, or its topics were not empty.
+        """
+        if self._is_log and self._own_key(job) is None:
+            raise self._no_mirror()
         suspicions = job.log.joiner.suspicions
         if suspicions.open:
             names = ", ".join(sorted(map(repr, suspicions.open)))

@@ -245,8 +245,15 @@ class SalvageCommand:
             if not owner.agreed(self._arguments, self.name, "nothing was appended", asked, choice.end):
                 return self._end({**facts, "done": False}, "nothing was appended", code=EXIT_NO)
             self._complete_rotation(job)
+            salvages = job.log.state.salvages
             for attempt in range(ATTEMPTS_MAX):
                 if attempt:
+                    if job.log.state.salvages != salvages and self._own_key(job) is None:
+                        raise ConfigurationError(
+                            f"another {self.name} has taken effect meanwhile, and workers may already have its key,"
+                            f" {VerifierKey(self._config.origin, job.log.state.key)}, which stays in force. If decisions are missing in"
+                            " the log, copy key and key history from the machine where it took place, and run `notary salvage`"
+                        )
                     self._report(f"another record came between: the {self.name} starts over, with another key")
                 if (done := await self._attempt(job, signer)) is not None:
                     return await self._place_key(job, *done)

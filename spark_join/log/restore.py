@@ -186,7 +186,7 @@ def _refuse_what_is_there(admin: Admin, kafka: Kafka, topic: str, wanted: int, *
     if begun:
         raise CouldNotVerify(
             f"topic {topic} has records, and {kafka.ordering} is open as a restore leaves it that was interrupted: finish it with"
-            " --continue, or delete both topics and start again"
+            " --continue, or delete both topics and start again. But a mirror is open too: do neither with one, restore to another --prefix"
         )
     raise CouldNotVerify(
         f"topic {topic} exists and has records: nothing is written to a log that is in use; restore to another --prefix. If a restore"

@@ -1,7 +1,9 @@
 """Tests a mirror in another cluster, the failover to it, and the way back: `notary mirror`, brokers and workers as real processes."""
 
+import argparse
 import asyncio
 import json
+import shutil
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -13,7 +15,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from deploy.local import Cluster
+from notary import cli
 from notary.cli import failover
+from notary.cli import owner as owner_commands
 from notary.index.view import viewing
 from notary.mirror import LogMirror
 from ordering.batches import WithoutHeaders
@@ -336,6 +340,47 @@ async def test_a_failover_after_the_notarys_key_was_lost(notary: Notary, kafka_c
     assert await _read(bootstrap, name) == copied, "nothing was appended"
     done = await owner("failover", "--to", bootstrap, "--lost", "--yes")
     assert (done["decisions"], done["lost"], done["endorsed"]) == (3, [], False)
+    again = await notary.start("b", index="index-b").ready()
+    assert [await _decide(notary, again, number) for number in range(3)] == decided
+
+
+async def test_of_two_failovers_only_one_takes_effect(
+    notary: Notary,
+    kafka_cluster: Cluster,
+    owner: Owner,
+    kafka_prefix: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """While a second machine asks its operator, a first one fails over. The key that its workers then have stays in force."""
+    bootstrap, name = kafka_cluster.bootstrap, f"{kafka_prefix}-m"
+    worker = await notary.start("a").ready()
+    decided = [await _decide(notary, worker, number) for number in range(3)]
+    await worker.stop()
+    await create_topics(bootstrap, name, PARTITIONS, mirror=True)
+    records = await _read(bootstrap, kafka_prefix)
+    await _append(bootstrap, {TopicPartition(f"{name}{at.topic.removeprefix(kafka_prefix)}", at.partition): records[at] for at in records})
+    _use(notary, f'"{kafka_prefix}"', f'"{name}"')
+    other = shutil.copytree(notary.directory, tmp_path / "other")
+    loop = asyncio.get_running_loop()
+
+    async def first() -> None:
+        await owner("failover", "--to", bootstrap, "--yes")
+
+    def agreed(arguments: argparse.Namespace, *_: object) -> bool:
+        if not arguments.yes:
+            asyncio.run_coroutine_threadsafe(first(), loop).result()
+        return True
+
+    monkeypatch.setattr(owner_commands, "agreed", agreed)
+    given = ["failover", "--to", bootstrap, "--config", str(other / "notary.toml")]
+    assert await asyncio.to_thread(cli.main, given) == 2
+    assert "another failover has taken effect meanwhile" in capsys.readouterr().err
+    for file in ("notary-key.pem", "notary-keys.json"):
+        shutil.copy(notary.directory / file, other / file)
+    assert await asyncio.to_thread(cli.main, [*given, "--yes"]) == 2
+    assert "are no mirror: " in capsys.readouterr().err
     again = await notary.start("b", index="index-b").ready()
     assert [await _decide(notary, again, number) for number in range(3)] == decided
 

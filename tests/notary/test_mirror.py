@@ -14,10 +14,11 @@ import pytest
 from deploy.local import Cluster
 from notary import mirror
 from notary.mirror import LogMirror, OtherLog, _Copy
+from ordering.connection import admin
 from ordering.errors import ConfigurationError, NotReady, OutOfRange
 from ordering.kafka import KafkaLog
 from ordering.log import ORDERING, LogOffsets, Record
-from ordering.topics import add_partitions, create_topics, free_records
+from ordering.topics import add_partitions, create_topics, free_records, topic_names
 from tests.clients.load import until
 from tests.kafka.foreign_batches import append, with_bad_header, with_later_offset, with_offset
 
@@ -253,6 +254,22 @@ async def test_a_mirror_with_a_gap_is_reported(logs: Logs, caplog: pytest.LogCap
         await logs.until_last(task, 1, b"29")
     assert (await logs.read(logs.target))[1][-1] == msgspec.structs.replace(records[-1], offset=14)
     assert "may lack records of payload partition 1: its last one is at offset 5 there and at 20 in the log" in caplog.text
+
+
+async def test_a_mirror_that_was_created_again_is_not_copied_on(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics that were deleted and created again take the next record as their first one: the process does not go on behind that gap."""
+    monkeypatch.setattr(mirror, "REPORT_S", 600.0)
+    await logs.put(logs.source, 1, *[b"%d" % number for number in range(5)])
+    async with logs.copying() as task:
+        await logs.until_complete(task)
+        async with admin(logs.bootstrap, "test", None, 30_000) as client:
+            await client.delete_topics(list(topic_names(logs.target)))
+            while set(topic_names(logs.target)) & set(await client.list_topics()):  # noqa: ASYNC110 - asked of a broker
+                await asyncio.sleep(0.1)
+        await create_topics(logs.bootstrap, logs.target, PARTITIONS, mirror=True)
+        await logs.put(logs.source, 1, b"later")
+        with pytest.raises(ConfigurationError, match="payload partition 1 of the mirror ended at offset 0, expected 5: it lost records"):
+            await asyncio.wait_for(task, 30)
 
 
 async def test_two_processes_do_not_lose_a_record(logs: Logs) -> None:

@@ -418,6 +418,8 @@ def test_somebody_else_writes_while_restoring(spark: SparkSession, kafka: Kafka,
     with pytest.raises(CouldNotVerify, match=r"payload partition 0 holds .*: somebody else has written to it"):
         _restored(spark, copy, tmp_path, _at("records", strange), warnings.append)
     assert Admin(copy).setting(copy.ordering, "message.timestamp.type") == "CreateTime"
+    with pytest.raises(CouldNotVerify, match=r"--continue, or delete both topics and start again. But a mirror is open too: do neither"):
+        _restored(spark, copy, tmp_path)
 
 
 def test_offsets_without_records_are_reported(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
