@@ -5,6 +5,8 @@ the numbers in turn and fetches each coat. A coat may arrive before its ticket o
 out the same coats in the same order: the earlier tickets determine which ticket counts (R2), and the first matching coat on the rack
 belongs to it (R3).
 
+docs/rules.md has the rules, and under "Words" all terms: head, hole, fill, fence, incarnation, view and others.
+
 | file | subject | pure |
 |---|---|---|
 | `core` | `Joiner.step(records, now) -> Ready`: take records in their order, apply those at the head, propose fills and fences | yes |

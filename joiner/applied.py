@@ -4,8 +4,8 @@ To *apply* a record is to decide whether it counts, and to count or skip it:
 
 - A record is checked in this order: its encoding, its signature, its view, the rule of its kind. A record that fails is skipped and
   reported.
-- Only for checkpoint, settle, salvage and trim records does the view decide whether they count. A foreign view in any record stops the core
-  before that record, until the driver has compared our history with the log and called `examined`.
+- Only for checkpoint, settle, salvage and trim records does the view decide whether they count. A *foreign* view, one that differs from
+  our own history, stops the core before its record. Then the driver compares our history with the log, and calls `examined`.
 - A *hole* is an entry that counts and whose content has not been read. Nothing after it is applied.
 """
 

@@ -14,7 +14,7 @@ from typing import Final
 from ordering.durable import locked_directory
 from ordering.errors import ConfigurationError
 
-_INIT: Final = "`notary init` makes it"
+_INIT: Final = "`notary init` makes it for a new notary; otherwise copy it from a backup, or from another machine of this notary"
 _MOUNTED: Final = 0o440
 
 
@@ -65,8 +65,8 @@ def check_writable(folder: Path, what: str, setting: str) -> None:
     if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
         why = os.strerror(errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES)
         raise ConfigurationError(
-            f"{what} {folder} cannot be written: {why}. Name a folder that this process may write, on a disk that is not read-only, by"
-            f" {setting}: docs/runbook.md, 'A folder cannot be written'"
+            f"{what} {folder} cannot be written: {why}. Run as its owner, or name a folder that this process may write, on a disk that is"
+            f" not read-only, by {setting}: docs/runbook.md, 'A folder cannot be written'"
         )
 
 

@@ -51,7 +51,7 @@ CHECK_S = 0.1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `notary init`."""
-    parser.add_argument("directory", type=Path, metavar="DIR", help="created if missing; nothing in it is overwritten")
+    parser.add_argument("directory", type=_directory, metavar="DIR", help="created if missing; nothing in it is overwritten")
     parser.add_argument("--name", required=True, help="the notary's name, an X.500 name; part of every transaction id, for ever")
     parser.add_argument("--origin", required=True, help="the origin of its checkpoints, e.g. notary.example/london")
     parser.add_argument("--kafka", metavar="HOST:PORT,...", help="brokers: creates and checks the topics (default: an embedded log)")
@@ -132,6 +132,13 @@ class _Keys(msgspec.Struct, frozen=True):
     def public_keys(self) -> tuple[bytes, bytes]:
         """The public keys: the notary's and the owner's."""
         return self.notary.public_key().public_bytes_raw(), self.owner.public_key
+
+
+def _directory(given: str) -> Path:
+    if not given:
+        # An empty name is a script's mistake. `Path` would make it the present folder.
+        raise ConfigurationError("DIR is empty: name a folder, or . for the present one")
+    return Path(given)
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -9,6 +9,7 @@ back, past its own record, and reports the result. A command is atomic: it appen
 """
 
 import argparse
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -266,8 +267,13 @@ def agreed(arguments: argparse.Namespace, command: str, unchanged: str, asked: s
         return True
     if not sys.stdin.isatty() or arguments.json:
         raise ConfigurationError(f"{unchanged}: read the plan above (or --plan), then give --yes")
-    print(f"notary {command}: this cannot be undone. Type {asked}, {number}, to go on:", file=sys.stderr)
-    return sys.stdin.readline().strip().replace(",", "") == str(number)  # plans show 1,234
+    # asyncio's own handler only cancels the task at its next `await`: after a Ctrl-C the command would go on waiting for a line.
+    of_asyncio = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        print(f"notary {command}: this cannot be undone. Type {asked}, {number}, to go on:", file=sys.stderr)
+        return sys.stdin.readline().strip().replace(",", "") == str(number)  # plans show 1,234
+    finally:
+        signal.signal(signal.SIGINT, of_asyncio)
 
 
 def report(outcome: CommandOutcome, done: str, facts: dict[str, Any], *, as_json: bool) -> int:

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, summary in (
         ("create", "copy a worker's index, which may be in use, and sign a manifest of it"),
-        ("list", "show the snapshots, newest first"),
+        ("list", "show the snapshots, the one with most decisions first"),
         ("verify", "read every file of a snapshot, and compare it with the signed manifest"),
         ("restore", "make a missing index from the newest snapshot that verifies"),
         ("prune", "remove old snapshots, and files that no manifest names"),
@@ -86,7 +86,10 @@ class _Job:
         self._trusted, self._all_keys = keys.verifier_keys(config.path(config.key_history_file), config.origin)
 
     def found(self, *, former_keys: bool = False) -> Iterator[FoundSnapshot]:
-        """Yields the snapshots, newest first. Those signed by a former key are left out by default: a thief of that key could make some."""
+        """Yields the snapshots, the one with most decisions first.
+
+        Those signed by a former key are left out by default: a thief of that key could make some.
+        """
         return find(self.store, self._all_keys if former_keys else self._trusted, self.config.name)
 
     def named(self) -> Iterator[FoundSnapshot]:
@@ -147,7 +150,13 @@ def _list(job: _Job) -> int:
     found = list(job.found())
     lines = [_line(each.manifest) if each.manifest else f"{printable(each.name)}  not used: {each.problem}" for each in found]
     job.print({"snapshots": [_facts(each.name, each.manifest, each.problem) for each in found]}, *lines)
+    if not found:
+        job.complain(_none_in(job))
     return EXIT_DONE
+
+
+def _none_in(job: _Job, name: str | None = None) -> str:
+    return f"there is no snapshot {f'{name} ' if name else ''}in {job.config.snapshots.url}"
 
 
 def _verify(job: _Job) -> int:
@@ -161,7 +170,7 @@ def _verify(job: _Job) -> int:
         if not job.arguments.all:
             break
     if not seen:
-        job.complain(f"there is no such snapshot in {job.config.snapshots.url}")
+        job.complain(_none_in(job, job.arguments.snapshot))
         return EXIT_NO
     return code
 

@@ -254,13 +254,15 @@ class _Tally:
             _print_error(f"outcome unknown: {each.where}, transaction {each.transaction_id}")
         if self._not_admitted:
             first, last = self._not_admitted[0], self._not_admitted[-1]
-            _print_error(f"not admitted: {first.where} to {last.where}, {len(self._not_admitted)} requests")
+            others = f" to {last.where}, {len(self._not_admitted)} requests" if len(self._not_admitted) > 1 else ""
+            _print_error(f"not admitted: {first.where}{others}")
         for text in dict.fromkeys(str(problem) for problem in self.problems):
             _print_error(text)
         if self._unknown:
             _print_error("the same command again is safe: decisions never change, and are written again")
         elif self.problems:
-            _print_error("the written decisions are final: correct the cause, and run the command again")
+            written = "the written decisions are final: " if self.committed + self.rejected else ""
+            _print_error(f"{written}correct the cause, and run the command again")
         _print_error(self._counts())
 
     def _counts(self) -> str:

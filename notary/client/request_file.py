@@ -62,6 +62,6 @@ def _request(text: bytes, where: str, notary_name: str) -> RequestRead:
         transaction_id = decode_request(text, notary_name).transaction_id.hex()
     except Malformed as problem:
         if problem.what.startswith("not JSON"):
-            problem = Malformed(f"{problem.what}; give one JSON object a line, or one JSON array of objects", problem.where)
+            problem = Malformed(f"{problem.what}; give each JSON object on a line of its own, or all in one JSON array", problem.where)
         raise Malformed(problem.what, f"{where}, {problem.where}" if problem.where else where) from None
     return RequestRead(where, transaction_id, _decode(text), len(text))

@@ -50,7 +50,7 @@ class Readers:
             return
         certificate = call.certificate()
         if certificate is None:
-            raise self._rejection("only parties may read this: sign the call, or show the certificate of a party")
+            raise self._rejection("only parties may read this")
         subject, key = _read(certificate)
         if key is None or not self._parties.has_key(key):
             raise self._rejection(f"the certificate of {excerpt(subject, 300)} has a key that is not the key of a registered party")

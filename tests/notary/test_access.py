@@ -207,7 +207,9 @@ def test_an_embedded_log_in_a_folder_that_is_not_ours(folder: Path) -> None:
     (folder / "notary.toml").write_text('name = "O=N"\norigin = "notary.example/x"\n')
     config = load(folder / "notary.toml", {}, {})
     outcome = as_user(NOBODY, [], lambda: asyncio.run(open_log(config)))
-    assert outcome.startswith(f"ConfigurationError: the log {folder / 'log'} cannot be written: Permission denied")
+    assert outcome.startswith(
+        f"ConfigurationError: the log {folder / 'log'} cannot be written: Permission denied. Run as its owner, or name"
+    )
     assert "NOTARY_LOG_DIRECTORY" in outcome
 
 

@@ -168,6 +168,13 @@ def test_a_wrong_argument_makes_nothing(tmp_path: Path, wrong: tuple[str, ...], 
     assert not (tmp_path / "n").exists()
 
 
+def test_an_empty_name_is_no_directory(tmp_path: Path, init: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script's empty variable does not put keys into the present folder."""
+    monkeypatch.chdir(tmp_path)
+    assert "DIR is empty: name a folder" in init.refuses("", *names(tmp_path)[1:])
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_name_in_another_encoding_is_shown(tmp_path: Path, init: Command) -> None:
     """A terminal may not be in UTF-8. The number of bytes is not what is wrong then."""
     assert init.refuses(*names(tmp_path / "n", name="O=Z\udcfcrich")) == "notary init: --name 'O=Z\\udcfcrich' is not UTF-8\n"

@@ -3,7 +3,12 @@
 import argparse
 import asyncio
 import io
+import os
+import pty
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -104,6 +109,33 @@ def test_a_number_is_typed_as_the_plan_shows_it(typed: str, agrees: bool, monkey
     terminal.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr("sys.stdin", terminal)
     assert agreed(argparse.Namespace(yes=False, json=False), "trim", "nothing was changed", "the position", 1234) is agrees
+
+
+QUESTION = """
+import argparse, asyncio
+from notary.cli.owner import agreed
+
+async def ask():
+    agreed(argparse.Namespace(yes=False, json=False), "trim", "nothing was changed", "the position", 1)
+
+asyncio.run(ask())
+"""
+
+
+def test_ctrl_c_ends_the_question() -> None:
+    """One Ctrl-C ends the command while it waits for the number; without its own handler asyncio would need a second one."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([sys.executable, "-P", "-c", QUESTION], stdin=theirs, stdout=theirs, stderr=theirs, process_group=0) as process:
+        os.close(theirs)
+        printed = b""
+        while b"to go on:" not in printed:
+            printed += os.read(ours, 4096)
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(10) == -signal.SIGINT
+        finally:
+            process.kill()
+    os.close(ours)
 
 
 # ---- retire ----

@@ -49,6 +49,13 @@ def test_the_same_again_is_done_already(directory: NotaryDirectory, capsys: pyte
     assert printed == [{"party": bank.name, "added": added, "changed": False} for added in (True, False)]
 
 
+def test_a_missing_file_is_not_made_anew(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    """If the parties file is missing, the other parties would be gone: the error says where to get it."""
+    (directory.path / "parties.json").unlink()
+    assert add(directory, "O=Bank", Bank().public_pem) == 2
+    assert "copy it from a backup, or from another machine of this notary" in capsys.readouterr().err
+
+
 def test_the_output_names_the_file_and_the_delay(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     """A worker looks at the file now and then, so a submission right after the command may be rejected: the output says both."""
     bank = Bank()

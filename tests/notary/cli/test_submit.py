@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -100,6 +101,11 @@ def test_the_same_transaction_twice_is_decided_once(submit: Command, tmp_path: P
     [
         ('{"inputs": ["x:0"], "content_hash": "' + "00" * 32 + '"}', "line 6, inputs[0]: expected a state reference"),
         ('{"inputs": []', "line 6: not JSON"),
+        (
+            "{",
+            "line 6: not JSON: its 1 bytes end inside a value, or a string inside an escape;"
+            " give each JSON object on a line of its own, or all in one JSON array",
+        ),
         ("[]", "line 6: expected an object"),
         ('{"content_hash": "' + "00" * 32 + '", "color": 1}', "line 6: unknown member 'color'; leave it out"),
         ("x" * (2 * 1024 * 1024 + 1), "line 6: longer than 2097152 bytes"),
@@ -152,7 +158,15 @@ def test_a_rejection_stops_the_run(submit: Command, lines: str) -> None:
     assert len(worker.bodies) <= 3
     assert "403 bad-signature: because of bad-signature" in submit.err
     assert "not admitted: " in submit.err
-    assert "correct the cause, and run the command again" in submit.err  # the requests may be in order
+    assert "the written decisions are final: correct the cause, and run the command again" in submit.err  # the requests may be in order
+
+
+def test_a_rejection_of_one_request_names_its_line(submit: Command, tmp_path: Path) -> None:
+    """One rejected request is named by its line alone; no decisions are mentioned if none was written."""
+    with staged(Worker(Notary(), [], then="403 bad-signature")) as [url]:
+        submit.refuses(write(tmp_path, [request(0)]), "--url", url)
+    assert re.search(r"not admitted: \S+ line 1$", submit.err, re.MULTILINE)
+    assert "notary submit: correct the cause, and run the command again" in submit.err
 
 
 def test_a_contradiction_is_reported_with_both_answers(submit: Command, lines: str) -> None:

@@ -57,6 +57,7 @@ class Kept:
             assert answer.headers["accept-signature"].startswith('sig=("@method" "@path" "@query");created;keyid;tag="')
             assert answer.headers["cache-control"] == "no-store"
             assert method == "HEAD" or answer.json()["type"] == "/problems/not-a-party"
+            assert method == "HEAD" or answer.json()["detail"].count("sign the call") == 1
         return answer.status_code
 
 

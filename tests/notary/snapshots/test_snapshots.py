@@ -291,10 +291,14 @@ def test_it_prints_a_line_for_each_snapshot(
     command = Command(capsys, "snapshot", config=fixture.config)
     assert "set `[snapshots] url` (NOTARY_SNAPSHOTS_URL), or give --url" in command.refuses("list")
     monkeypatch.setenv("NOTARY_SNAPSHOTS_URL", "snapshots")
-    assert "there is no such snapshot" in command.refuses("verify", code=1)
+    assert "there is no snapshot in" in command.refuses("verify", code=1)
+    assert command.run("list") == ""
+    assert "there is no snapshot in" in command.err
     assert "there is no index in" in command.refuses("create", "--name", "nobody")
     assert "600 decisions" in command.run("create", "--name", "worker-1")
     assert "made 20" in command.run("list")
+    assert command.err == ""
+    assert "there is no snapshot x.note in" in command.refuses("verify", "--snapshot", "x.note", code=1)
     assert "nothing://at/all cannot be used for snapshots" in command.refuses("verify", "--url", "nothing://at/all")
 
 
