@@ -584,14 +584,6 @@ MUTANTS: Final = (
         "False",
         seeds=1000,
     ),
-    Mutant(
-        "an incarnation that lasted is the first of three",
-        "R5",
-        Sender._resolve_fenced,
-        "self._duplicate_name_fences = 0",
-        "self._duplicate_name_fences = int(fenced.by is not None and fenced.by.nonce not in self._nonces)",
-        seeds=1000,
-    ),
     # R9: who is wrong is found out, and nobody else stops
     Mutant("no checkpoints are written", "R9", SelfCheck._compare, "await self._sender.append_checkpoint(*record)", "pass", seeds=200),
     Mutant("roots are never compared", "R9", Index._compared, "votes or agreement.pending", "False", seeds=200),

@@ -122,6 +122,7 @@ asyncio.run(ask())
 """
 
 
+@pytest.mark.seconds
 def test_ctrl_c_ends_the_question() -> None:
     """One Ctrl-C ends the command while it waits for the number; without its own handler asyncio would need a second one."""
     ours, theirs = pty.openpty()

@@ -127,6 +127,7 @@ def test_a_file_that_cannot_be_read_has_a_name(tmp_path: Path) -> None:
     assert failed.value.filename == str(tmp_path / FILES / "1")
 
 
+@pytest.mark.seconds
 def test_a_file_that_another_program_writes_is_waited_for(tmp_path: Path) -> None:
     """A file server holds a lease on a file that its client writes. The system breaks it, and opens the file then."""
     file = tmp_path / FILES / "1"
