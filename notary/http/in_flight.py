@@ -84,7 +84,7 @@ class InFlight:
         self._counts = False
         """True for one of the calls that wait for a decided submission: `AnswerBacklog` counts its answer. Copies use no capacity."""
         self._lane = ""
-        """The lane in which it waits. A copy, which anyone may send, waits in that of its party."""
+        """The lane in which it waits, empty before. A copy, which anyone may send, waits in that of its party."""
         self._timer: asyncio.TimerHandle | None = None
         self._tracing: AbstractContextManager[None] | None = None
 
@@ -99,9 +99,8 @@ class InFlight:
             self._tracing = worker.tracing.submission(submission.encoded, len(submission.requests), self._form.traceparent, self._since_s)
             self._tracing.__enter__()
         self._app.waiting.add(self)
-        self._lane = submission.party
-        self._app.waiting_lanes.enter(self._lane, submission.party)
         if may_be_retried:
+            self._wait_in(submission.party)
             self._counted_bytes = len(submission.encoded)
             worker.gate.count_bytes(self._counted_bytes, self._payer)
             self._app.turns.do(self._check_whether_retried(), party=submission.party)
@@ -141,10 +140,9 @@ class InFlight:
         submission = self._submission
         assert isinstance(submission, AdmittedSubmission)
         pending = self._submission = self._worker.sender.submit(submission)
-        if pending.requests is submission.requests:  # it is no copy of a pending one
-            self._app.waiting_lanes.leave(self._lane, submission.party)
-            self._lane = ClientKey(self._call.network, self._call.parties).lane_of(submission.party)
-            self._app.waiting_lanes.enter(self._lane, submission.party)
+        is_copy = pending.requests is not submission.requests
+        self._wait_in(submission.party if is_copy else ClientKey(self._call.network, self._call.parties).lane_of(submission.party))
+        if not is_copy:
             self._call.add_party(submission.party)
             self._worker.gate.count_new(submission, self._form.ticket, of_party=self._of_party)
         settings, asked_s = self._worker.config.http, self._form.wait_s
@@ -176,10 +174,18 @@ class InFlight:
         self._no_longer_waits()
         self._app.turns.do(self._finish(), party=self._submission.party, counts=self._counts)
 
+    def _wait_in(self, lane: str) -> None:
+        party, lanes = self._submission.party, self._app.waiting_lanes
+        if self._lane:
+            lanes.leave(self._lane, party)
+        self._lane = lane
+        lanes.enter(lane, party)
+
     def _no_longer_waits(self) -> None:
         if self in self._app.waiting:
             self._app.waiting.remove(self)
-            self._app.waiting_lanes.leave(self._lane, self._submission.party)
+            if self._lane:
+                self._app.waiting_lanes.leave(self._lane, self._submission.party)
 
     def _finish(self) -> Pieces[None]:
         try:
