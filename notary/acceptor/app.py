@@ -24,7 +24,7 @@ from notary.acceptor.messages import (
 from notary.duty_cycle import DutyCycle
 from notary.gate import Gate
 from notary.http.call import Answer, Call
-from notary.http.lanes import ClientKey, WaitingLanes
+from notary.http.lanes import ClientKey, Lane, WaitingLanes
 from notary.http.lifecycle import BUG
 from notary.http.lookups import LOOK_UPS, TRANSACTIONS, shows_decisions
 from notary.http.problems import problem_of
@@ -109,12 +109,12 @@ class AcceptorApp:
         self._rejection: NotAdmitting | None = None
         self._called = 0
         self._calls: dict[int, Call] = {}
-        self._submitted: dict[int, tuple[str, str, int]] = {}
+        self._submitted: dict[int, tuple[Lane, bytes, int]] = {}
         """By number, the submissions that were handed over and are not answered: the lane, the party, and the bytes to charge to it.
 
         These are the bytes of a body that was decoded in the lane of its client's address.
         """
-        self.waiting_lanes = WaitingLanes(parties.weight_of)
+        self.waiting_lanes = WaitingLanes(lambda party: parties.weight_of(party.decode()))
         """The lanes of these submissions. Those of other processes take none of this one's time."""
         self.duty = DutyCycle(time.perf_counter, self.waiting_lanes.__bool__)
         """The active slices, in which unauthenticated clients are served too."""
@@ -199,9 +199,10 @@ class AcceptorApp:
     def admitted(self, submission_call: SubmissionCall, submission: AdmittedSubmission) -> None:
         """Hand the submission to the worker. Its gate makes the final decision on admission."""
         number, call = self._number(), submission_call.call
-        lane = ClientKey(call.network, call.parties).lane_of(submission.party)
-        self._submitted[number] = lane, submission.party, 0 if submission_call.of_party else len(submission.encoded)
-        self.waiting_lanes.enter(lane, submission.party)
+        party = submission.party.encode()
+        lane = ClientKey(call.network, call.parties).lane_of(party)
+        self._submitted[number] = lane, party, 0 if submission_call.of_party else len(submission.encoded)
+        self.waiting_lanes.enter(lane, party)
         self._hand_over(call, Submitted(number, submission_call.since_s, submission_call.form, submission, submission_call.payer))
 
     def rejected(self, call: Call, problem: Exception, since_s: float) -> None:

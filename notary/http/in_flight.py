@@ -10,7 +10,7 @@ from joiner import AdmittedSubmission, Pending
 from notary.bodies import Payer
 from notary.decision import CONFLICT_US, CONFLICTS_A_PIECE, Decision
 from notary.http.call import JSON, Call
-from notary.http.lanes import ClientKey
+from notary.http.lanes import ClientKey, Lane
 from notary.http.lifecycle import BUG, Lifecycle
 from notary.http.submission import SUBMISSIONS, AnswerForm
 from notary.index import ROW_US, TILE_US
@@ -83,7 +83,7 @@ class InFlight:
         self._pending: Pending[Decision] | None = None
         self._counts = False
         """True for one of the calls that wait for a decided submission: `AnswerBacklog` counts its answer. Copies use no capacity."""
-        self._lane = ""
+        self._lane: Lane = b""
         """The lane in which it waits, empty before. A copy, which anyone may send, waits in that of its party."""
         self._timer: asyncio.TimerHandle | None = None
         self._tracing: AbstractContextManager[None] | None = None
@@ -100,7 +100,7 @@ class InFlight:
             self._tracing.__enter__()
         self._app.waiting.add(self)
         if may_be_retried:
-            self._wait_in(submission.party)
+            self._wait_in(submission.party.encode())
             self._counted_bytes = len(submission.encoded)
             worker.gate.count_bytes(self._counted_bytes, self._payer)
             self._app.turns.do(self._check_whether_retried(), party=submission.party)
@@ -141,7 +141,8 @@ class InFlight:
         assert isinstance(submission, AdmittedSubmission)
         pending = self._submission = self._worker.sender.submit(submission)
         is_copy = pending.requests is not submission.requests
-        self._wait_in(submission.party if is_copy else ClientKey(self._call.network, self._call.parties).lane_of(submission.party))
+        party = submission.party.encode()
+        self._wait_in(party if is_copy else ClientKey(self._call.network, self._call.parties).lane_of(party))
         if not is_copy:
             self._call.add_party(submission.party)
             self._worker.gate.count_new(submission, self._form.ticket, of_party=self._of_party)
@@ -174,8 +175,8 @@ class InFlight:
         self._no_longer_waits()
         self._app.turns.do(self._finish(), party=self._submission.party, counts=self._counts)
 
-    def _wait_in(self, lane: str) -> None:
-        party, lanes = self._submission.party, self._app.waiting_lanes
+    def _wait_in(self, lane: Lane) -> None:
+        party, lanes = self._submission.party.encode(), self._app.waiting_lanes
         if self._lane:
             lanes.leave(self._lane, party)
         self._lane = lane
@@ -185,7 +186,7 @@ class InFlight:
         if self in self._app.waiting:
             self._app.waiting.remove(self)
             if self._lane:
-                self._app.waiting_lanes.leave(self._lane, self._submission.party)
+                self._app.waiting_lanes.leave(self._lane, self._submission.party.encode())
 
     def _finish(self) -> Pieces[None]:
         try:

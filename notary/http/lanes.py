@@ -45,6 +45,10 @@ BACKLOG_CHECK_S: Final = 0.002
 """The time between two checks of the backlogged lanes while no other lane has waiting clients."""
 
 
+Lane: TypeAlias = bytes | str
+"""A party's name in UTF-8, or an address. No party gets into the lane of an address by its name."""
+
+
 class ClientKey(NamedTuple):
     """The properties of a client that determine its lane."""
 
@@ -54,11 +58,11 @@ class ClientKey(NamedTuple):
     """The parties of new submissions that were admitted on its connection."""
 
     @property
-    def lane(self) -> str:
+    def lane(self) -> Lane:
         """Its party if it has exactly one, else its address."""
-        return next(iter(self.parties)).decode() if len(self.parties) == 1 else self.network
+        return next(iter(self.parties)) if len(self.parties) == 1 else self.network
 
-    def lane_of(self, party: str) -> str:
+    def lane_of(self, party: bytes) -> Lane:
         """Returns the lane in which a submission of this party waits: this client's, or on a connection of one other party its own party's.
 
         Otherwise a party that sends copies of others' submissions would have their parts, too.
@@ -79,14 +83,14 @@ class _Waiting(NamedTuple):
 class WaitingLanes:
     """The lanes with submissions that wait for decisions, and the weights of the parties of these submissions. One event loop."""
 
-    def __init__(self, weight_of: Callable[[str], int]) -> None:
-        """`weight_of` returns the weight of a party; 1 for an address."""
+    def __init__(self, weight_of: Callable[[bytes], int]) -> None:
+        """`weight_of` returns the weight of a party."""
         self._weight_of = weight_of
-        self._submissions: dict[tuple[str, str], tuple[int, int]] = {}
+        self._submissions: dict[tuple[Lane, bytes], tuple[int, int]] = {}
         """For each lane and party the number of submissions, and the party's weight at the latest one."""
-        self._parties: dict[str, tuple[int, int]] = {}
+        self._parties: dict[Lane, tuple[int, int]] = {}
         """The same for each party: it counts once, in however many lanes its submissions wait."""
-        self._weights: dict[str, int] = {}
+        self._weights: dict[Lane, int] = {}
         """For each lane the weights of its parties. A proxy's lane has many."""
         self._total = 0
         """The weights of all parties."""
@@ -94,28 +98,28 @@ class WaitingLanes:
     def __bool__(self) -> bool:
         return bool(self._submissions)
 
-    def enter(self, lane: str, party: str) -> None:
+    def enter(self, lane: Lane, party: bytes) -> None:
         """A submission of this party waits in this lane from now on."""
         weight = self._weight_of(party)
         self._total += _count_one(self._parties, party, weight)
         self._weights[lane] = self._weights.get(lane, 0) + _count_one(self._submissions, (lane, party), weight)
 
-    def leave(self, lane: str, party: str) -> None:
+    def leave(self, lane: Lane, party: bytes) -> None:
         """Such a submission waits no longer."""
         self._total -= _discount_one(self._parties, party)
         self._weights[lane] -= _discount_one(self._submissions, (lane, party))
         if not self._weights[lane]:
             del self._weights[lane]
 
-    def part_of(self, lane: str) -> float:
+    def part_of(self, lane: Lane) -> float:
         """Returns the part of the time for a lane: its weight, divided by its weight and those of all other parties; 1.0 without others.
 
-        Its weight is the sum of those of its parties with such submissions; without one it is the lane's own.
+        Its weight is the sum of those of its parties with such submissions. Without one it is that of the party, and 1 for an address.
         """
         own = self._weights.get(lane) or self._parties.get(lane, (0, 0))[1]
         if (others := self._total - own) <= 0:  # a weight that has changed may be in one of the two sums only
             return 1.0
-        own = own or self._weight_of(lane)
+        own = own or (self._weight_of(lane) if isinstance(lane, bytes) else 1)
         return own / (own + others)
 
 
@@ -138,7 +142,7 @@ def _discount_one(counted: dict[_Key, tuple[int, int]], key: _Key) -> int:
     return 0
 
 
-_Lanes: TypeAlias = OrderedDict[tuple[str, bool], deque[_Waiting]]
+_Lanes: TypeAlias = OrderedDict[tuple[Lane, bool], deque[_Waiting]]
 """The lanes by name, and by whether the lane is for bodies that have begun."""
 
 
@@ -150,15 +154,15 @@ class ClientLanes:
         self._duty = duty
         self.is_backlogged: Callable[[ClientKey], bool] = lambda client: False
         """Returns True if the client's lane is backlogged. The application sets it."""
-        self.part_of: Callable[[str], float] = lambda lane: 1.0
+        self.part_of: Callable[[Lane], float] = lambda lane: 1.0
         """Returns the part of the time that a lane may have (`WaitingLanes.part_of`). The application sets it."""
         self.ends = False
         """True once the server stops. Then all bytes that have come are read, since the server is about to close the connections."""
         self._until_s: float | None = None  # the end of this turn; None while no turn has begun
         self._slice_until_s = 0.0
-        self._credits: dict[str, tuple[float, float]] = {}
+        self._credits: dict[Lane, tuple[float, float]] = {}
         """For each lane the time that it has left, in seconds, and when that was computed."""
-        self._served: tuple[str, float] | None = None
+        self._served: tuple[Lane, float] | None = None
         """The lane that `may_go` admitted last in this turn, and when."""
         self._unauthenticated: _Lanes = OrderedDict()
         """In the order of their turns, as `_authenticated`."""
@@ -200,7 +204,7 @@ class ClientLanes:
         left_s, at_s = self._credits.get(client.lane, (CREDIT_S_MAX, now_s))
         return left_s + (now_s - at_s) * part > 0
 
-    def _count(self, lane: str, from_s: float, until_s: float) -> None:
+    def _count(self, lane: Lane, from_s: float, until_s: float) -> None:
         """Take this time from a lane's credit."""
         if (part := self.part_of(lane)) == 1:
             self._credits.pop(lane, None)

@@ -74,7 +74,7 @@ class Lifecycle:
         self.metrics: Metrics | None = None  # served even after the worker has ended
         self.readers: Readers | None = None
         self.waiting: set[Waiting] = set()
-        self.waiting_lanes = WaitingLanes(lambda party: 1 if self.worker is None else self.worker.parties.weight_of(party))
+        self.waiting_lanes = WaitingLanes(lambda party: 1 if self.worker is None else self.worker.parties.weight_of(party.decode()))
         """The lanes of the submissions in `waiting`. A long poll is no work, and anyone may send one."""
         self.awaited = AwaitedDecisions()
         self.long_polls = 0

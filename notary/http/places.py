@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from notary.http.call import Answer
 from notary.http.connection import Connection
+from notary.http.lanes import Lane
 from notary.http.machine import GIVES_WAY
 from notary.http.problems import problem_of
 from notary.http.settings import HttpSettings
@@ -134,7 +135,7 @@ class Places:
 
     def _connections_of_parties(self) -> list[tuple[int, list[Connection]]]:
         """Returns (weight, connections) for each party. Connections with several parties are a proxy's: its address has their weights."""
-        by_lane: dict[str, list[Connection]] = {}
+        by_lane: dict[Lane, list[Connection]] = {}
         for each in self._addresses.values():
             for connection in each.connections:
                 if connection.parties:

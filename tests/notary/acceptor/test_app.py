@@ -337,7 +337,7 @@ async def test_a_process_shares_its_time_among_the_parties_whose_submissions_wai
     app, server = running.server.application, running.server
     assert isinstance(app, AcceptorApp)
     assert server.duty is app.duty
-    lanes = (bank.name, "O=Other")
+    lanes = (bank.name.encode(), b"O=Other")
     for party in (bank.name, ""):
         body = bank.body(spend())
         reader, writer = await asyncio.open_connection(*running.listening.getsockname())

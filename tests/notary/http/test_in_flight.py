@@ -257,9 +257,9 @@ async def test_a_client_that_leaves_frees_its_calls(own_directory: NotaryDirecto
         async with asyncio.timeout(30):
             while len(service.app.waiting) < len(wires):  # noqa: ASYNC110 - polled from outside
                 await asyncio.sleep(0.005)
-        assert [service.app.waiting_lanes.part_of(lane) for lane in ("127.0.0.1", bank.name, "O=Other")] == [1.0, 1.0, 0.5]
+        assert [service.app.waiting_lanes.part_of(lane) for lane in ("127.0.0.1", bank.name.encode(), b"O=Other")] == [1.0, 1.0, 0.5]
         in_lane = {lane: count for (lane, _), (count, _) in service.app.waiting_lanes._submissions.items()}
-        assert in_lane == {"127.0.0.1": 1, bank.name: 2}  # a copy, which anyone may send, gives its sender no part of the time
+        assert in_lane == {"127.0.0.1": 1, bank.name.encode(): 2}  # a copy, which anyone may send, gives its sender no part of the time
         for wire in wires:
             reset(wire)
         async with asyncio.timeout(30):

@@ -178,7 +178,7 @@ async def test_a_party_with_cheap_calls_has_its_part_of_the_time(
     lanes = taken.lanes = ClientLanes(DutyCycle(lambda: -1.0))  # without an active slice
     waiting = WaitingLanes(lambda party: weight if party == A.lane else 1)
     for number in range(others):
-        waiting.enter(f"other {number}", f"other {number}")
+        waiting.enter(b"other %d" % number, b"other %d" % number)
     lanes.part_of = waiting.part_of
     served, part = 0, 1_000 * weight // (weight + others)
     for _ in range(1_000):  # each call takes a slice of time
@@ -195,7 +195,7 @@ async def test_a_party_with_cheap_calls_has_its_part_of_the_time(
         await asyncio.sleep(0)
         assert (lanes.may_go(B), taken.names) == (True, [])
         for number in range(others):
-            waiting.leave(f"other {number}", f"other {number}")
+            waiting.leave(b"other %d" % number, b"other %d" % number)
         assert lanes.may_go(ClientKey("192.0.2.3", A.parties))
         lanes.ends = True
         await taken.until(1)
@@ -203,61 +203,75 @@ async def test_a_party_with_cheap_calls_has_its_part_of_the_time(
 
 def test_a_part_of_the_time_is_by_weight() -> None:
     """A party counts once, however many of its submissions wait, and with its weight at the latest of them. An address has weight 1."""
-    weights = {"a": 3, "b": 2}
+    weights = {b"a": 3, b"b": 2}
     waiting = WaitingLanes(lambda party: weights.get(party, 1))
-    for party in "abb":
+    for party in (b"a", b"b", b"b"):
         waiting.enter(party, party)
-    assert [waiting.part_of(lane) for lane in ("a", "b", "192.0.2.1")] == [3 / 5, 2 / 5, 1 / 6]
-    weights["b"] = 6
-    assert waiting.part_of("a") == 3 / 5
-    waiting.enter("b", "b")
-    assert waiting.part_of("a") == 3 / 9
+    assert [waiting.part_of(lane) for lane in (b"a", b"b", "192.0.2.1")] == [3 / 5, 2 / 5, 1 / 6]
+    weights[b"b"] = 6
+    assert waiting.part_of(b"a") == 3 / 5
+    waiting.enter(b"b", b"b")
+    assert waiting.part_of(b"a") == 3 / 9
     for _ in range(2):
-        waiting.leave("b", "b")
-    waiting.leave("a", "a")
-    assert [waiting.part_of(lane) for lane in ("a", "b")] == [3 / 9, 1.0]
-    waiting.leave("b", "b")
-    assert (bool(waiting), waiting.part_of("a")) == (False, 1.0)
+        waiting.leave(b"b", b"b")
+    waiting.leave(b"a", b"a")
+    assert [waiting.part_of(lane) for lane in (b"a", b"b")] == [3 / 9, 1.0]
+    waiting.leave(b"b", b"b")
+    assert (bool(waiting), waiting.part_of(b"a")) == (False, 1.0)
 
 
 def test_a_proxy_has_the_parts_of_its_parties() -> None:
     """Submissions of many parties that come in one lane, as through a proxy, leave it all the time, and their parts beside others."""
-    weights = {"a": 3, "b": 2}
+    weights = {b"a": 3, b"b": 2}
     waiting = WaitingLanes(lambda party: weights.get(party, 1))
-    for party in "aab":
+    for party in (b"a", b"a", b"b"):
         waiting.enter("192.0.2.1", party)
     assert waiting.part_of("192.0.2.1") == 1.0
-    waiting.enter("c", "c")
-    assert [waiting.part_of(lane) for lane in ("192.0.2.1", "c")] == [5 / 6, 1 / 6]
-    waiting.leave("192.0.2.1", "b")
+    waiting.enter(b"c", b"c")
+    assert [waiting.part_of(lane) for lane in ("192.0.2.1", b"c")] == [5 / 6, 1 / 6]
+    waiting.leave("192.0.2.1", b"b")
     assert waiting.part_of("192.0.2.1") == 3 / 4
-    for lane, party in (("192.0.2.1", "a"), ("c", "c"), ("192.0.2.1", "a")):
+    for lane, party in (("192.0.2.1", b"a"), (b"c", b"c"), ("192.0.2.1", b"a")):
         waiting.leave(lane, party)
     assert not waiting
 
 
 def test_a_party_counts_once_in_however_many_lanes() -> None:
     """New connections of a party, from many addresses, take no part of others, nor of its own while no other party's submissions wait."""
-    weights = {"a": 3, "b": 2}
+    weights = {b"a": 3, b"b": 2}
     waiting = WaitingLanes(lambda party: weights.get(party, 1))
     lanes = [f"192.0.2.{number}" for number in range(20)]
     for lane in lanes:
-        waiting.enter(lane, "a")
-    assert [waiting.part_of(lane) for lane in ("192.0.2.1", "a", "b")] == [1.0, 1.0, 2 / 5]
-    waiting.enter("192.0.2.200", "b")
-    assert [waiting.part_of(lane) for lane in ("192.0.2.1", "a", "b", "192.0.2.200")] == [3 / 5, 3 / 5, 2 / 5, 2 / 5]
+        waiting.enter(lane, b"a")
+    assert [waiting.part_of(lane) for lane in ("192.0.2.1", b"a", b"b")] == [1.0, 1.0, 2 / 5]
+    waiting.enter("192.0.2.200", b"b")
+    assert [waiting.part_of(lane) for lane in ("192.0.2.1", b"a", b"b", "192.0.2.200")] == [3 / 5, 3 / 5, 2 / 5, 2 / 5]
     for lane in lanes:
-        waiting.leave(lane, "a")
-    assert [waiting.part_of(lane) for lane in ("192.0.2.1", "a", "b")] == [1 / 3, 3 / 5, 1.0]
+        waiting.leave(lane, b"a")
+    assert [waiting.part_of(lane) for lane in ("192.0.2.1", b"a", b"b")] == [1 / 3, 3 / 5, 1.0]
 
 
 def test_copies_of_others_submissions_give_a_party_no_more_time() -> None:
     """On a party's connection they wait in the lanes of their own parties."""
     waiting = WaitingLanes(lambda party: 1)
-    for party in "aabbcd":
+    for party in (b"a", b"a", b"b", b"b", b"c", b"d"):
         waiting.enter(A.lane_of(party), party)
-    assert [waiting.part_of(lane) for lane in "abcd"] == [1 / 4] * 4
-    assert [client.lane_of("a") for client in (NOBODY, ClientKey("192.0.2.7", {b"a", b"b"}))] == ["192.0.2.1", "192.0.2.7"]
+    assert [waiting.part_of(lane) for lane in (b"a", b"b", b"c", b"d")] == [1 / 4] * 4
+    assert [client.lane_of(b"a") for client in (NOBODY, ClientKey("192.0.2.7", {b"a", b"b"}))] == ["192.0.2.1", "192.0.2.7"]
+
+
+def test_a_party_with_the_name_of_an_address_is_not_in_its_lane() -> None:
+    """It would otherwise delay all clients behind that address, such as a proxy's, and have the parts of their parties."""
+    thief, proxy = ClientKey("192.0.2.9", {b"192.0.2.1"}), ClientKey("192.0.2.1", {b"a", b"b"})
+    assert thief.lane != proxy.lane
+    waiting = WaitingLanes(lambda party: 5 if party == b"192.0.2.1" else 1)
+    for party in (b"a", b"b"):
+        waiting.enter(proxy.lane_of(party), party)
+    waiting.enter(thief.lane, b"192.0.2.1")
+    assert [waiting.part_of(client.lane) for client in (thief, proxy, ClientKey("192.0.2.5"))] == [5 / 7, 2 / 7, 1 / 8]
+    waiting.leave(thief.lane, b"192.0.2.1")
+    waiting.enter(b"c", b"c")
+    assert waiting.part_of(NOBODY.lane) == 2 / 3
 
 
 async def test_addresses_with_an_admitted_submission_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
