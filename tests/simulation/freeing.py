@@ -95,10 +95,15 @@ class Freeing:
 
 def _taken(disk: SimulatedDisk) -> Taken | None:
     """Returns a snapshot of a disk; None if no record has taken effect there."""
-    copy = SimulatedDisk("snapshot")
+    copy, index = copied(disk)
+    state = index.joiner_state()
+    return None if state.log_state is None else Taken(copy, index.position_next, state)
+
+
+def copied(disk: SimulatedDisk) -> tuple[SimulatedDisk, Index]:
+    """Returns a copy of a disk, and the index on it."""
+    copy = SimulatedDisk("copy")
     copy.journal = [list(batch) for batch in disk.journal]
     copy._load()
     log_identity = dict(copy.contents()[META]).get(rows.LOG_KEY, b"").decode()
-    index = Index.over(SimulatedStore(copy, lambda step: None), Path("snapshot"), notary_name=NOTARY, log_identity=log_identity)
-    state = index.joiner_state()
-    return None if state.log_state is None else Taken(copy, index.position_next, state)
+    return copy, Index.over(SimulatedStore(copy, lambda step: None), Path("copy"), notary_name=NOTARY, log_identity=log_identity)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from notary.index import Index, rows
+from notary.index import rows
 from notary.index.store import POSITIONS, STATES
 from notary.receipts.note import VerifierKey
 from notary.salvage.choice import Choice, choose
@@ -41,7 +41,7 @@ from tests.joiner.salvaged import SalvageReader, item_of
 from tests.notary.salvage.witnesses import MemoryIndex
 from tests.simulation.damage import RECORDS, contradicts
 from tests.simulation.deployment import NOTARY, ORIGIN, OWNER, key_of, signing_key
-from tests.simulation.disk import SimulatedDisk, SimulatedStore
+from tests.simulation.freeing import copied
 from tests.simulation.machine import Machine
 from tests.simulation.plan import Plan
 
@@ -166,9 +166,7 @@ class Salvaging:
 
     def _index(self, machine: Machine) -> MemoryIndex:
         """Returns what is on a worker's disk, as a source."""
-        disk = SimulatedDisk("survivor")
-        disk.journal = [list(batch) for batch in machine.disk.journal]
-        disk._load()
+        disk, index = copied(machine.disk)
         consumed: dict[StateRef, bytes] = {}
         inputs: dict[bytes, list[StateRef]] = {}
         for state, row in disk.contents()[STATES]:
@@ -178,8 +176,6 @@ class Salvaging:
             else:
                 consumed[state] = sha256(id_).digest()
                 inputs.setdefault(id_, []).append(state)
-        log_identity = dict(disk.contents()["meta"]).get(rows.LOG_KEY, b"").decode()
-        index = Index.over(SimulatedStore(disk, lambda step: None), Path("survivor"), notary_name=NOTARY, log_identity=log_identity)
         items: list[Item] = []
         for _, id_there in disk.contents()[POSITIONS]:
             if (undecided := rows.undecided_of(id_there)) is not None:
