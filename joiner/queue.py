@@ -88,6 +88,8 @@ class SubmissionQueue(Generic[Decision]):
         self._limits = limits
         self._spared_requests = min(limits.batch_requests_max, limits.pending_requests_max // SPARED_PART)
         self._spared_bytes = min(SPARED_BYTES, limits.pending_bytes_max // SPARED_PART)
+        self._calm_requests_min = CALM * min(limits.batch_requests_max, limits.pending_requests_max - self._spared_requests)
+        """Up to this number of pending requests there is capacity at any rate of decisions."""
         self._again: deque[Pending[Decision]] = deque()  # submissions that were in a batch before go first
         self._shares: dict[str, Share[Pending[Decision]]] = {}
         self._turns: deque[Share[Pending[Decision]]] = deque()  # the shares with submissions that wait
@@ -142,10 +144,10 @@ class SubmissionQueue(Generic[Decision]):
 
     def is_calm(self, requests: int, size_bytes: int) -> bool:
         """Returns True if so many requests and bytes of any party can be admitted."""
+        here = self.pending_requests + requests
         return (
-            self.pending_requests + requests <= CALM * self._capacity_requests()
-            and self.pending_bytes + size_bytes <= CALM * self._limits.pending_bytes_max
-        )
+            here <= self._calm_requests_min or here <= CALM * self._capacity_requests()
+        ) and self.pending_bytes + size_bytes <= CALM * self._limits.pending_bytes_max
 
     def rejection(
         self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False, reserve: bool = False

@@ -200,9 +200,10 @@ class Lanes:
 
     def add(self, body: Body, now_s: float) -> None:
         """Append a body to its lane."""
-        key, body.of_party = self.lane_of(body, body.party)
-        ring = self._ring(of_party=body.of_party)
-        lane = ring.lane(key, (self._weight_of(key) if body.of_party else 0) or 1)
+        key, weight = self.lane_of(body, body.party)
+        body.of_party = weight > 0
+        ring = self._parties if body.of_party else self._addresses
+        lane = ring.lane(key, weight or 1)
         lane.bodies.append(_Waiting(body, body.size, now_s))
         lane.size_bytes += body.size
         ring.bodies += 1
@@ -218,12 +219,12 @@ class Lanes:
 
     def age_s(self, key: bytes, now_s: float, *, of_party: bool) -> float:
         """Returns the seconds that the oldest body has waited in the lane of a registered party or an address; 0 if the lane is empty."""
-        lane = self._ring(of_party=of_party).lanes.get(key)
+        lane = (self._parties if of_party else self._addresses).lanes.get(key)
         return now_s - lane.bodies[0].since_s if lane is not None and lane.bodies else 0.0
 
     def ahead_bytes(self, key: bytes, *, of_party: bool) -> int:
         """Returns an estimate of the bytes that will be decoded before a body that comes now, from the weights of the lanes."""
-        ring = self._ring(of_party=of_party)
+        ring = self._parties if of_party else self._addresses
         lane, waiting_bytes = ring.lanes.get(key), self._parties.size_bytes + self._addresses.size_bytes
         if lane is None:
             return 0
@@ -240,14 +241,12 @@ class Lanes:
         self._forget_shares_if_empty()
         return older
 
-    def lane_of(self, body: Body, party: bytes) -> tuple[bytes, bool]:
-        """Returns (key, of_party) of the lane for a body that names `party`: `of_party` is False for the lane of an address."""
+    def lane_of(self, body: Body, party: bytes) -> tuple[bytes, int]:
+        """Returns (key, weight) of the lane for a body that names `party`: the weight is 0 for the lane of an address."""
         if body.network and party not in body.parties:
-            return body.network.encode(), False
-        return (party if party and self._weight_of(party) else b""), True
-
-    def _ring(self, *, of_party: bool) -> "_Ring":
-        return self._parties if of_party else self._addresses
+            return body.network.encode(), 0
+        weight = self._weight_of(party) if party else 0
+        return (party, weight) if weight else (b"", 1)
 
     def whose_turn(self, decoding: Container[Side] = (), *, addresses: Callable[[], bool] = lambda: True) -> Side | None:
         """Returns the side of the next body; None if there is none.
@@ -263,7 +262,7 @@ class Lanes:
     def take(self, side: Side) -> Body:
         """Remove and return the next body of that side. There must be one."""
         of_party = side is Side.PARTIES
-        waiting = self._ring(of_party=of_party).take()
+        waiting = (self._parties if of_party else self._addresses).take()
         parties = max(1, min(self._parties.weights, ADDRESSES_SHARE_MIN))
         ahead_bytes = self._ahead_bytes + (waiting.size if of_party else -waiting.size * parties)
         self._ahead_bytes = max(-AHEAD_BYTES_MAX, min(ahead_bytes, AHEAD_BYTES_MAX))

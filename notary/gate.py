@@ -22,7 +22,7 @@ The cheapest checks come first. R6 leaves all of them to the worker, since the s
 Only the last check affects later submissions: it reserves capacity for a large submission that does not fit. The quota is charged when the
 submission is queued (`Gate.count_new`). So nobody can use up another party's quota or capacity with a false name, or with a copy of an
 earlier submission. One that may be decided already is looked up before that, in later turns of the loop, and then checked once more
-(`Gate.check_again`).
+(`Gate.check_verified`).
 
 An acceptor process has a gate too. Its worker reports to it whether submissions are admitted, and which parties have no capacity. Only the
 worker knows capacity and quota exactly, so the worker's gate checks both again for each submission (`Gate.admit_verified`).
@@ -191,7 +191,7 @@ class Gate:
         self._body_s_max = body_s_max
         self.body_bytes = 0
         """The bytes of all bodies that are incomplete or not decoded yet, and of submissions that are looked up (`count_bytes`)."""
-        self._bytes_of: Counter[Payer] = Counter()
+        self._bytes_of: dict[Payer, int] = {}
         """The same bytes by client, and the sum over all addresses."""
         self._bodies: set[Body] = set()
         self._lanes = Lanes(self.weight_of)
@@ -246,11 +246,12 @@ class Gate:
         """
         if not self._lanes:
             return False
-        return any(self._wait_s(key, of_party=bool(parties)) > BACKLOG_S for key in parties or (network.encode(),))
+        now_s = self._clock_s()
+        return any(self._wait_s(key, now_s, of_party=bool(parties)) > BACKLOG_S for key in parties or (network.encode(),))
 
-    def _wait_s(self, key: bytes, *, of_party: bool) -> float:
+    def _wait_s(self, key: bytes, now_s: float, *, of_party: bool) -> float:
         """Returns the wait in a lane, in seconds: its oldest body's, or the time to decode the bytes ahead at the present pace."""
-        age_s = self._lanes.age_s(key, self._clock_s(), of_party=of_party)
+        age_s = self._lanes.age_s(key, now_s, of_party=of_party)
         return max(age_s, self._lanes.ahead_bytes(key, of_party=of_party) / self._pace.per_s) if self._pace.per_s else age_s
 
     def begin(self, body: Body, declared: bytes | None) -> None:
@@ -297,7 +298,7 @@ class Gate:
             return self._with_ticket(Overloaded(text), "capacity", None)
         if payer.is_authenticated:
             # Else one party could keep all others out, with bodies that it never completes. One body has all that is left.
-            own_bytes = self._bytes_of[payer] - counted if payer.name else 0
+            own_bytes = self._bytes_of.get(payer, 0) - counted if payer.name else 0
             left_bytes = self._bytes_max - others_bytes + own_bytes
             if own_bytes and own_bytes + size > left_bytes * PARTY_TIMES // (PARTY_TIMES + 1):
                 text = f"submissions of your party have {own_bytes} bytes here already, of {left_bytes} left: send the same again later"
@@ -307,7 +308,7 @@ class Gate:
             (payer, UNAUTHENTICATED_ADDRESS_PART, "from your address"),
             (_ADDRESSES, UNAUTHENTICATED_PART, "from all addresses"),
         ):
-            others_bytes = self._bytes_of[key] - counted
+            others_bytes = self._bytes_of.get(key, 0) - counted
             if others_bytes + size > max(self._bytes_max // part, SUBMISSION_BYTES_MAX):
                 text = f"submissions {whose} use all bytes reserved for unauthenticated connections: send the same again later"
                 return self._with_ticket(Overloaded(text), "capacity", None)
@@ -317,9 +318,10 @@ class Gate:
         """Count bytes of a body, or of an admitted submission that is looked up; negative ones once it is queued or answered."""
         self.body_bytes += size
         for key in (payer,) if payer.is_authenticated else (payer, _ADDRESSES):
-            self._bytes_of[key] += size
-            if not self._bytes_of[key]:
-                del self._bytes_of[key]
+            if left := self._bytes_of.get(key, 0) + size:
+                self._bytes_of[key] = left
+            else:
+                self._bytes_of.pop(key, None)
 
     def _wait_rejection(self, body: Body, party: bytes) -> Overloaded | None:
         """Returns a rejection while bodies of the party, or of the address, wait too long to be decoded; else None.
@@ -327,12 +329,15 @@ class Gate:
         Without a bound on this wait, all bodies would be decoded late, and the queue behind the gate would never be full. (RFC 8289: the
         wait, not the length, shows that a queue is too long.)
         """
-        key, of_party = self._lanes.lane_of(body, party)
-        name = party.decode(errors="replace")
-        wait_s = self._wait_s(key, of_party=of_party)
-        is_burst = self._lanes.age_s(key, self._clock_s(), of_party=of_party) <= BACKLOG_S
-        if body.waited_s <= CONNECTION_WAIT_S_MAX and (is_burst or wait_s <= DECODING_WAIT_S):
+        key, weight = self._lanes.lane_of(body, party)
+        now_s, of_party = self._clock_s(), weight > 0
+        is_burst = self._lanes.age_s(key, now_s, of_party=of_party) <= BACKLOG_S
+        if is_burst and body.waited_s <= CONNECTION_WAIT_S_MAX:
             return None
+        wait_s = self._wait_s(key, now_s, of_party=of_party)
+        if wait_s <= DECODING_WAIT_S and body.waited_s <= CONNECTION_WAIT_S_MAX:
+            return None
+        name = party.decode(errors="replace")
         if body.ticket and wait_s <= 2 * DECODING_WAIT_S and self.tickets is not None and self.tickets.counts(body.ticket, name):
             return None
         after_s = min(WAIT_S_MAX, 1 + math.ceil(wait_s))  # the pace may be low only because the worker was busy
@@ -480,13 +485,17 @@ class Gate:
             raise full  # other submissions are looked up
         return self._admit_decoded(submission, _verified, ticket)
 
-    def check_again(self, submission: Submission, ticket: bytes = b"") -> None:
-        """Check capacity and quota for a submission that was admitted some turns ago and is not charged yet: others may have used them up.
+    def check_verified(self, submission: Submission, ticket: bytes = b"") -> None:
+        """Check capacity and quota for all its requests. Call it again some turns after the admission: others may have used them up.
 
-        Raises `Overloaded` or `QuotaExceeded`, with a ticket.
+        A copy of a pending submission passes, since its party has paid for that one. Raises `Overloaded` or `QuotaExceeded`, with a
+        ticket. The rejection of a new submission reserves what it needs.
         """
-        if self._capacity is None or submission not in self._capacity:
-            self._check_verified(submission, ticket)
+        requests, size_bytes, party, capacity = len(submission.requests), len(submission.encoded), submission.party, self._capacity
+        if (capacity is None or capacity.is_calm(requests, size_bytes)) and (self._quota is None or not self._quota.limits(party)):
+            return
+        if capacity is None or submission not in capacity:
+            self._check(requests, size_bytes, party, ticket, reserve=self._is_new(submission))
 
     def count_new(self, submission: Submission, ticket: bytes = b"", *, of_party: bool = True) -> None:
         """Count an admitted submission that is new here, neither decided nor pending: charge its party's quota, and its share of the lanes.
@@ -510,8 +519,7 @@ class Gate:
         message = signed_message(self._notary_name, submission.party, [request.transaction_id for request in submission.requests])
         if not verify(submission.signature, message):
             raise BadSignature(_BAD_SIGNATURE)
-        if self._capacity is None or submission not in self._capacity:  # its party has paid for one that is in the queue
-            self._check_verified(submission, ticket)
+        self.check_verified(submission, ticket)
         return AdmittedSubmission.of(submission)
 
     def _rejection(self, requests: int, size_bytes: int, party: str | None, ticket: bytes, *, reserve: bool = False) -> Overloaded | None:
@@ -536,13 +544,6 @@ class Gate:
             raise overloaded
         if self._quota is not None and (exceeded := self._quota.rejection(party, requests, reserve=reserve)) is not None:
             raise self._with_ticket(exceeded, "quota", party)
-
-    def _check_verified(self, submission: Submission, ticket: bytes) -> None:
-        """Check capacity and quota for all its requests. If it is rejected and new, it reserves them."""
-        requests, size_bytes, party = len(submission.requests), len(submission.encoded), submission.party
-        is_limited = self._quota is not None and self._quota.limits(party)
-        is_limited = is_limited or not (self._capacity is None or self._capacity.is_calm(requests, size_bytes))
-        self._check(requests, size_bytes, party, ticket, reserve=is_limited and self._is_new(submission))
 
     def _is_new(self, submission: Submission) -> bool:
         """Returns True if its first transaction is not decided. Anyone may send a copy of a decided submission, as often as they want."""

@@ -1,8 +1,9 @@
 """This machine's clocks. The composition root passes them on; no code that decides reads them (R6)."""
 
+import functools
 import time
-
-_SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # Linux; elsewhere the nearest one
+from collections.abc import Callable
+from typing import Final
 
 
 def clock_ms() -> int:
@@ -10,9 +11,9 @@ def clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def uptime_s() -> float:
-    """Returns the seconds since this machine started. It never runs backwards.
+_SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # Linux; elsewhere the nearest one
+uptime_s: Final[Callable[[], float]] = functools.partial(time.clock_gettime, _SINCE_BOOT)
+"""Returns the seconds since this machine started. It never runs backwards.
 
-    Unlike `time.monotonic`, it counts the time for which the machine was suspended. So a worker notices that it did not run (R10).
-    """
-    return time.clock_gettime(_SINCE_BOOT)
+Unlike `time.monotonic`, it counts the time for which the machine was suspended. So a worker notices that it did not run (R10).
+"""

@@ -24,7 +24,7 @@ from notary.acceptor.messages import (
 from notary.duty_cycle import DutyCycle
 from notary.gate import Gate
 from notary.http.call import Answer, Call
-from notary.http.lanes import ClientKey, Lane, WaitingLanes
+from notary.http.lanes import Lane, WaitingLanes, lane_of
 from notary.http.lifecycle import BUG
 from notary.http.lookups import LOOK_UPS, TRANSACTIONS, shows_decisions
 from notary.http.problems import problem_of
@@ -133,7 +133,7 @@ class AcceptorApp:
                 lane, party, size_bytes = self._submitted.pop(message.number)
                 self.waiting_lanes.leave(lane, party)
             if message.party:
-                call.add_party(message.party)
+                call.add_party(message.party.encode())
                 self.gate.charge_lane(message.party, size_bytes)
                 self._tickets.use(ticket_of(call.headers), message.party)
             call.answer(message.answer)
@@ -200,7 +200,7 @@ class AcceptorApp:
         """Hand the submission to the worker. Its gate makes the final decision on admission."""
         number, call = self._number(), submission_call.call
         party = submission.party.encode()
-        lane = ClientKey(call.network, call.parties).lane_of(party)
+        lane = lane_of(party, call.network, call.parties)
         self._submitted[number] = lane, party, 0 if submission_call.of_party else len(submission.encoded)
         self.waiting_lanes.enter(lane, party)
         self._hand_over(call, Submitted(number, submission_call.since_s, submission_call.form, submission, submission_call.payer))

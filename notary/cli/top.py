@@ -37,7 +37,7 @@ NOT_READY, WORKER = "not ready: ", "worker: "  # lines of /readyz?verbose
 
 ANSWERS: Final = "notary_http_answers_total"
 BUCKETS: Final = "notary_submission_seconds_bucket"
-CREATED: Final = "notary_submission_seconds_created"
+CREATED: Final = "notary_batch_requests_created"
 DECISIONS: Final = "notary_decisions_total"
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]

@@ -91,13 +91,13 @@ class Call:
         if self.when_gone is not None:
             self.when_gone()
 
-    def add_party(self, party: str) -> None:
-        """A new submission of this party was admitted on its connection, which is the party's from now on.
+    def add_party(self, party: bytes) -> None:
+        """A new submission of this party, in UTF-8, was admitted on its connection, which is the party's from now on.
 
         A copy of an earlier submission is not enough: anyone who has seen one may send it.
         """
         if len(self.parties) < PARTIES_MAX:
-            self.parties.add(party.encode())
+            self.parties.add(party)
 
     def certificate(self) -> bytes | None:
         """Returns the accepted certificate of the client, in DER; None if it has shown none."""

@@ -1,6 +1,5 @@
 """A submission in flight, from its admission by the gate to its answer. If it is not decided yet, it is queued for the log."""
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -10,7 +9,7 @@ from joiner import AdmittedSubmission, Pending
 from notary.bodies import Payer
 from notary.decision import CONFLICT_US, CONFLICTS_A_PIECE, Decision
 from notary.http.call import JSON, Call
-from notary.http.lanes import ClientKey, Lane
+from notary.http.lanes import Lane, lane_of
 from notary.http.lifecycle import BUG, Lifecycle
 from notary.http.submission import SUBMISSIONS, AnswerForm
 from notary.index import ROW_US, TILE_US
@@ -44,11 +43,12 @@ class InFlight:
         "_form",
         "_lane",
         "_of_party",
+        "_party",
         "_payer",
         "_pending",
         "_since_s",
         "_submission",
-        "_timer",
+        "_tick",
         "_tracing",
         "_worker",
     )
@@ -73,6 +73,7 @@ class InFlight:
         self._call = call
         self._submission: AdmittedSubmission | Pending[Decision] = submission
         """Once it is queued, the queue's object: if many calls send the same requests, memory has them once."""
+        self._party = submission.party.encode()
         self._payer = payer
         self._counted_bytes = 0
         """While the requests are looked up: the bytes that the gate counts for them."""
@@ -85,7 +86,8 @@ class InFlight:
         """True for one of the calls that wait for a decided submission: `AnswerBacklog` counts its answer. Copies use no capacity."""
         self._lane: Lane = b""
         """The lane in which it waits, empty before. A copy, which anyone may send, waits in that of its party."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._tick = 0
+        """The end of its wait for the decisions (`Deadlines`); 0 while it does not wait."""
         self._tracing: AbstractContextManager[None] | None = None
 
     def start(self) -> None:
@@ -100,7 +102,7 @@ class InFlight:
             self._tracing.__enter__()
         self._app.waiting.add(self)
         if may_be_retried:
-            self._wait_in(submission.party.encode())
+            self._wait_in(self._party)
             self._counted_bytes = len(submission.encoded)
             worker.gate.count_bytes(self._counted_bytes, self._payer)
             self._app.turns.do(self._check_whether_retried(), party=submission.party)
@@ -121,7 +123,7 @@ class InFlight:
                     self._release()
                     if (reason := app.reason_to_reject(self._form.ticket)) is not None:
                         raise reason
-                    self._worker.gate.check_again(submission, self._form.ticket)
+                    self._worker.gate.check_verified(submission, self._form.ticket)
                     self._queue()
                     return
                 yield len(piece) * ROW_US
@@ -141,20 +143,19 @@ class InFlight:
         assert isinstance(submission, AdmittedSubmission)
         pending = self._submission = self._worker.sender.submit(submission)
         is_copy = pending.requests is not submission.requests
-        party = submission.party.encode()
-        self._wait_in(party if is_copy else ClientKey(self._call.network, self._call.parties).lane_of(party))
+        self._wait_in(self._party if is_copy else lane_of(self._party, self._call.network, self._call.parties))
         if not is_copy:
-            self._call.add_party(submission.party)
+            self._call.add_party(self._party)
             self._worker.gate.count_new(submission, self._form.ticket, of_party=self._of_party)
         settings, asked_s = self._worker.config.http, self._form.wait_s
-        wait_s = min(settings.wait_s_default if asked_s is None else asked_s, settings.wait_s_max)
-        if not wait_s or self._call.gone:
+        wait_ms = min(settings.wait_ms_default if asked_s is None else asked_s * 1000, settings.wait_ms_max)
+        if not wait_ms or self._call.gone:
             self.end()
             return
         self._call.when_gone = self.end  # this frees the head of the call; the submission stays in the queue
         self._pending = pending
         pending.waiters.append(self._decided)
-        self._timer = asyncio.get_running_loop().call_later(wait_s, self.end)
+        self._tick = self._app.deadlines.end_after(wait_ms / 1000, self)
 
     def _decided(self, decisions: Sequence[Decision] | None) -> None:
         """End the wait with the decisions of the log; with None if the worker has ended."""
@@ -166,8 +167,8 @@ class InFlight:
 
     def end(self) -> None:
         """End the wait. The answer is made in a later turn of the loop (`Turns`)."""
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._tick:
+            self._app.deadlines.forget(self._tick, self)
         if self._pending is not None:
             self._pending.waiters.remove(self._decided)
             self._pending = None
@@ -176,28 +177,30 @@ class InFlight:
         self._app.turns.do(self._finish(), party=self._submission.party, counts=self._counts)
 
     def _wait_in(self, lane: Lane) -> None:
-        party, lanes = self._submission.party.encode(), self._app.waiting_lanes
         if self._lane:
-            lanes.leave(self._lane, party)
+            self._app.waiting_lanes.leave(self._lane, self._party)
         self._lane = lane
-        lanes.enter(lane, party)
+        self._app.waiting_lanes.enter(lane, self._party)
 
     def _no_longer_waits(self) -> None:
         if self in self._app.waiting:
             self._app.waiting.remove(self)
             if self._lane:
-                self._app.waiting_lanes.leave(self._lane, self._submission.party.encode())
+                self._app.waiting_lanes.leave(self._lane, self._party)
 
-    def _finish(self) -> Pieces[None]:
+    def _finish(self) -> Pieces[int]:
         try:
-            yield from self._answer()
+            return (yield from self._answer())
         finally:  # a bug in one answer must not keep the gate from decoding
             self._release()
             if self._counts:
                 self._app.unanswered.leave()
 
-    def _answer(self) -> Pieces[None]:
-        """Answer with 200 if all requests are decided, else with 202: a 503 would mean that no request was admitted."""
+    def _answer(self) -> Pieces[int]:
+        """Answer with 200 if all requests are decided, else with 202: a 503 would mean that no request was admitted.
+
+        Returns the estimated time of the last piece.
+        """
         worker, requests = self._worker, self._submission.requests
         decisions: list[bytes | None] = []
         spent_us = 0
@@ -224,18 +227,17 @@ class InFlight:
                     decisions.append(encode_decision(decision, receipt))
                 else:
                     decisions.append((yield from encode_in_pieces(decision, receipt)))
-            yield spent_us + sum([len(one) for one in decisions if one is not None]) // COPIED_BYTES_PER_US
         except Fatal as problem:
             self._app.give_up(problem)
         except Exception:
             logger.exception("a call could not be answered")
             self._end_trace()
             self._app.answer(self._call, SUBMISSIONS, BUG, self._since_s)
-            return
+            return spent_us
         if self._call.gone:
             self._end_trace()
             self._app.drop(self._call)
-            return
+            return spent_us
         if self._may_not_read() or len(decisions) < len(requests):  # a suspension may have begun and ended since
             decisions = [None] * len(requests)
         status, headers = 200, JSON
@@ -247,7 +249,9 @@ class InFlight:
                 "decisions are returned party=%s requests=%d undecided=%d", excerpt(self._submission.party, 300), len(requests), undecided
             )
         self._end_trace()
-        self._app.answer(self._call, SUBMISSIONS, (status, headers, encode_decisions(decisions)), self._since_s)
+        body = encode_decisions(decisions)
+        self._app.answer(self._call, SUBMISSIONS, (status, headers, body), self._since_s)
+        return spent_us + len(body) // COPIED_BYTES_PER_US
 
     def _receipt(self, decision: Decision) -> tuple[bytes, int]:
         """Returns (the decision's receipt as a JSON string, empty if none is wanted; the time that it took, in microseconds)."""

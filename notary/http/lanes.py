@@ -62,12 +62,13 @@ class ClientKey(NamedTuple):
         """Its party if it has exactly one, else its address."""
         return next(iter(self.parties)) if len(self.parties) == 1 else self.network
 
-    def lane_of(self, party: bytes) -> Lane:
-        """Returns the lane in which a submission of this party waits: this client's, or on a connection of one other party its own party's.
 
-        Otherwise a party that sends copies of others' submissions would have their parts, too.
-        """
-        return party if len(self.parties) == 1 else self.network
+def lane_of(party: bytes, network: str, parties: Set[bytes]) -> Lane:
+    """Returns the lane in which a submission of this party waits: its party's on a connection of one party, else that of the address.
+
+    On a connection of another party it is not that party's lane: a party that sends copies of others' submissions would have their parts.
+    """
+    return party if len(parties) == 1 else network
 
 
 class _Waiting(NamedTuple):
@@ -190,18 +191,18 @@ class ClientLanes:
         if len(addresses) > ADDRESSES_MAX:
             del addresses[next(iter(addresses))]
 
-    def _is_authenticated(self, client: ClientKey, now_s: float) -> bool:
-        """Returns True if the client may have the time of authenticated ones.
+    def _is_authenticated(self, client: ClientKey, lane: Lane, now_s: float) -> bool:
+        """Returns True if the client, in its lane, may have the time of authenticated ones.
 
         While submissions in other lanes wait, its lane has this for its part of the time. A decision takes many turns of the loop, so a
         party with cheap calls could otherwise fill all of them.
         """
         if not (client.parties or client.network in self._authenticated_addresses):
             return False
-        part = self.part_of(client.lane)
+        part = self.part_of(lane)
         if part == 1 or self.ends:
             return True
-        left_s, at_s = self._credits.get(client.lane, (CREDIT_S_MAX, now_s))
+        left_s, at_s = self._credits.get(lane, (CREDIT_S_MAX, now_s))
         return left_s + (now_s - at_s) * part > 0
 
     def _count(self, lane: Lane, from_s: float, until_s: float) -> None:
@@ -233,18 +234,19 @@ class ClientLanes:
             self._begin_turn(now_s)
         assert self._until_s is not None
         self._count_served(now_s)
-        is_authenticated = self._is_authenticated(client, now_s)
+        lane = client.lane
+        is_authenticated = self._is_authenticated(client, lane, now_s)
         if not (is_authenticated or self.ends or self._duty.is_active()):
             return False
         if now_s > self._until_s + (AUTHENTICATED_TURN_S - UNAUTHENTICATED_TURN_S if is_authenticated else 0):
             return False
-        if (client.lane, begun) in (self._authenticated if is_authenticated else self._unauthenticated):
+        if (lane, begun) in (self._authenticated if is_authenticated else self._unauthenticated):
             return False
         if not begun and not self.ends and self.is_backlogged(client):
             return False
         self._slice_until_s = now_s + SLICE_S
         if is_authenticated:
-            self._served = client.lane, now_s
+            self._served = lane, now_s
         return True
 
     def slice_is_over(self) -> bool:
@@ -259,9 +261,9 @@ class ClientLanes:
     def wait(self, client: ClientKey, do: Callable[[float], None], *, size: int = 0, begun: bool = False) -> None:
         """Call `do` when it is the turn of the client's lane, in a later turn of the loop (`may_go`). `size`: its bytes in memory."""
         self._waiting_bytes += size
-        now_s = time.perf_counter()
-        lanes = self._authenticated if self._is_authenticated(client, now_s) else self._unauthenticated
-        lanes.setdefault((client.lane, begun), deque()).append(_Waiting(now_s, client, do, size))
+        now_s, lane = time.perf_counter(), client.lane
+        lanes = self._authenticated if self._is_authenticated(client, lane, now_s) else self._unauthenticated
+        lanes.setdefault((lane, begun), deque()).append(_Waiting(now_s, client, do, size))
         if self._until_s is None:
             self._begin_turn(now_s)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -32,6 +33,38 @@ class Waiting(Protocol):
     def end(self) -> None:
         """End the wait: answer the call with the decisions that are known."""
         ...
+
+
+TICK_S: Final = 0.05
+"""Waits that end within this time end together."""
+
+
+class Deadlines:
+    """The ends of the waits of an application's calls. A timer for each wait would take twice as long as parsing the head of its call."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, dict[Waiting, None]] = {}
+        """The waits by the tick of the loop's clock in which they end. There is one timer for each tick."""
+
+    def end_after(self, wait_s: float, waiting: Waiting) -> int:
+        """End a wait after `wait_s`, or up to `TICK_S` later. Returns the tick, for `forget`."""
+        loop = asyncio.get_running_loop()
+        tick = math.ceil((loop.time() + wait_s) / TICK_S)
+        same = self._waiting.get(tick)
+        if same is None:
+            same = self._waiting[tick] = {}
+            loop.call_at(tick * TICK_S, self._end, tick)
+        same[waiting] = None
+        return tick
+
+    def forget(self, tick: int, waiting: Waiting) -> None:
+        """The wait has ended for another reason."""
+        if (same := self._waiting.get(tick)) is not None:
+            same.pop(waiting, None)
+
+    def _end(self, tick: int) -> None:
+        for waiting in self._waiting.pop(tick):
+            waiting.end()
 
 
 class AwaitedDecisions:
@@ -76,6 +109,7 @@ class Lifecycle:
         self.waiting: set[Waiting] = set()
         self.waiting_lanes = WaitingLanes(lambda party: 1 if self.worker is None else self.worker.parties.weight_of(party.decode()))
         """The lanes of the submissions in `waiting`. A long poll is no work, and anyone may send one."""
+        self.deadlines = Deadlines()
         self.awaited = AwaitedDecisions()
         self.long_polls = 0
         """The number of long polls in `waiting`."""

@@ -1,6 +1,5 @@
 """A call that only reads. It is answered at once, in pieces, or when the transaction is decided (a long poll)."""
 
-import asyncio
 from typing import Final
 
 from notary.http.call import JSON, Answer, Call
@@ -26,9 +25,9 @@ LOOK_UP_US: Final = 50
 class Read:
     """One call that only reads: `start` checks it, `end` ends its long poll, and `_show` answers it."""
 
-    __slots__ = ("_app", "_call", "_route", "_timer", "_transaction_id")
+    __slots__ = ("_app", "_call", "_route", "_tick", "_transaction_id")
 
-    _timer: asyncio.TimerHandle
+    _tick: int
     _transaction_id: TransactionId
 
     def __init__(self, app: Lifecycle, call: Call, route: str) -> None:
@@ -71,7 +70,7 @@ class Read:
         self._transaction_id = transaction_id
         app.awaited.when_decided(transaction_id, self.end)
         self._call.left = self.end  # otherwise clients that connect and leave would use up all long polls
-        self._timer = asyncio.get_running_loop().call_later(min(wait_s, worker.config.http.wait_s_max), self.end)
+        self._tick = app.deadlines.end_after(min(wait_s, worker.config.http.wait_s_max), self)
         return True
 
     def _make_place(self) -> bool:
@@ -93,7 +92,7 @@ class Read:
             if not mine:
                 del self._app.long_polls_of[self._call.network]
             self._app.awaited.forget(self._transaction_id, self.end)
-            self._timer.cancel()
+            self._app.deadlines.forget(self._tick, self)
             self._call.left = None
             self._app.turns.do(self._show_in_turn(), network=self._call.network)
 

@@ -39,7 +39,6 @@ class HttpSettings(Struct, frozen=True):
     head_s = Seconds("head_ms_max")
     body_s = Seconds("body_ms_max")
     keep_alive_s = Seconds("keep_alive_ms")
-    wait_s_default = Seconds("wait_ms_default")
     wait_s_max = Seconds("wait_ms_max")
     last_call_s = Seconds("last_call_ms")
     goodbye_s = Seconds("goodbye_ms")

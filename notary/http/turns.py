@@ -4,7 +4,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from math import inf
-from typing import Final
+from typing import Final, TypeAlias
 
 from notary.duty_cycle import DutyCycle
 from ordering.pieces import Pieces
@@ -23,6 +23,10 @@ BEHIND_S: Final = 0.05
 """The queue of decided submissions is standing if it was never empty for this time (RFC 8289)."""
 
 
+Work: TypeAlias = Pieces[int | None]
+"""Work in pieces. It may return the estimated time of its last piece, in microseconds, instead of a pause after it."""
+
+
 class _Ring:
     """Lanes of work, one for each party or address. Each lane in turn has a share of the time."""
 
@@ -33,14 +37,14 @@ class _Ring:
         begun work uses memory. Without it, the works of a lane take turns.
         """
         self._begun_max = begun_max
-        self._lanes: OrderedDict[tuple[str, bool], deque[Pieces[None]]] = OrderedDict()
+        self._lanes: OrderedDict[tuple[str, bool], deque[Work]] = OrderedDict()
         self._begun: dict[tuple[str, bool], None] = {}
         """The lanes whose first work has begun, in the order of their turns; none without `begun_max`."""
 
     def __bool__(self) -> bool:
         return bool(self._lanes)
 
-    def add(self, name: tuple[str, bool], work: Pieces[None]) -> None:
+    def add(self, name: tuple[str, bool], work: Work) -> None:
         """Append work to a lane."""
         lane = self._lanes.get(name)
         if lane is None:
@@ -69,8 +73,8 @@ class _Ring:
             try:
                 while spent_us < until_us:
                     spent_us += next(work)
-            except StopIteration:
-                spent_us += CALL_US
+            except StopIteration as done:
+                spent_us += CALL_US + (done.value or 0)
                 continue
             if self._begun_max == inf:
                 lane.append(work)
@@ -96,7 +100,7 @@ class Turns:
         self.is_suspended = False
         """True if serving is suspended in this turn: nothing may be read from the index."""
 
-    def do(self, work: Pieces[None], *, party: str = "", network: str = "", counts: bool = False) -> None:
+    def do(self, work: Work, *, party: str = "", network: str = "", counts: bool = False) -> None:
         """Do `work` from the next turn of the loop on, in the lane of a party, or else of a client's address.
 
         `counts`: the work is an answer that `AnswerBacklog` counts. These answers of a party have a lane of their own. Behind the party's
@@ -105,16 +109,15 @@ class Turns:
         """
         if party:
             self._parties.add((party, counts), work)
+            self._schedule_parties()
         else:
             self._addresses.add((network, False), work)
-        self._schedule()
+            self._duty.call(self._do_addresses)
 
-    def _schedule(self) -> None:
-        if self._parties and not self._is_scheduled:
+    def _schedule_parties(self) -> None:
+        if not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._do_parties)
-        if self._addresses:
-            self._duty.call(self._do_addresses)
 
     def _do_parties(self) -> None:
         self._is_scheduled = False
@@ -128,7 +131,10 @@ class Turns:
         try:
             ring.do(turn_us)
         finally:  # a bug in one piece of work must not keep the rest from its turns
-            self._schedule()
+            if self._parties:
+                self._schedule_parties()
+            if self._addresses:
+                self._duty.call(self._do_addresses)
 
 
 class AnswerBacklog:

@@ -456,8 +456,8 @@ MUTANTS: Final = (
         "the wait that is asked for is not heeded",
         "contract",
         InFlight._queue,
-        "min(settings.wait_s_default if asked_s is None else asked_s, settings.wait_s_max)",
-        "settings.wait_s_max",
+        "min(settings.wait_ms_default if asked_s is None else asked_s * 1000, settings.wait_ms_max)",
+        "settings.wait_ms_max",
     ),
     Mutant(
         "a look-up waits for as long as it can",

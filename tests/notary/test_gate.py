@@ -429,7 +429,7 @@ async def test_no_body_waits_for_ever_while_the_log_stalls(shared: Gate, queue: 
 async def test_nor_does_one_that_is_half_decoded(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:
     """The worker became busy between two of its pieces."""
     shared._turn_s_max = -1.0  # a piece in each turn
-    body = complete(shared, KNOWN.body(spend()))
+    body = complete(shared, KNOWN.body(*(spend() for _ in range(100))))
     await asyncio.sleep(0)
     assert shared._decoding
     queue.put(shared.admit(OTHER.body(*(spend() for _ in range(50)))))
@@ -579,10 +579,10 @@ async def test_a_false_name_takes_no_capacity_from_its_party(file: Path, clock: 
 async def test_submissions_that_were_looked_up_together_use_one_quota(limited: Gate) -> None:
     """All of them are admitted in one turn, and queued after a look-up: by then another may have used up the quota."""
     admitted = [limited.admit(KNOWN.body(*[spend() for _ in range(6)])) for _ in range(2)]
-    limited.check_again(admitted[0])
+    limited.check_verified(admitted[0])
     limited.count_new(admitted[0])
     with pytest.raises(QuotaExceeded):
-        limited.check_again(admitted[1])
+        limited.check_verified(admitted[1])
 
 
 async def test_a_copy_of_a_pending_submission_needs_no_quota(file: Path, clock: Clock, queue: SubmissionQueue[None]) -> None:
@@ -595,7 +595,7 @@ async def test_a_copy_of_a_pending_submission_needs_no_quota(file: Path, clock: 
     with pytest.raises(QuotaExceeded):
         gate.admit(KNOWN.body(*[spend() for _ in range(6)]))
     assert gate.admit(body) in queue
-    gate.check_again(first)
+    gate.check_verified(first)
 
 
 async def test_a_gate_opens_when_its_worker_is_ready_again(file: Path, clock: Clock) -> None:
@@ -625,11 +625,11 @@ async def test_a_large_retry_reserves_capacity(file: Path, clock: Clock) -> None
     retry = decode_submission(KNOWN.body(*[spend() for _ in range(1000)]), NOTARY)
     gate._has_decided = lambda transaction_ids: True
     with pytest.raises(Overloaded):
-        gate.check_again(retry)
+        gate.check_verified(retry)
     gate.admit(KNOWN.body(spend()))  # anyone may send a copy of a decided one, so it reserves nothing
     gate._has_decided = nothing_decided
     with pytest.raises(Overloaded):
-        gate.check_again(retry)
+        gate.check_verified(retry)
     with pytest.raises(Overloaded):
         gate.admit(KNOWN.body(spend()))
 

@@ -25,7 +25,7 @@ import pytest
 
 from deploy.local.ports import free_ports
 from notary.cli import main
-from notary.cli.top import ANSWERS, SUBMISSIONS, Row, Scrape, _scrape, frame, quantile, row_of, samples_of, table
+from notary.cli.top import ANSWERS, CREATED, SUBMISSIONS, Row, Scrape, _scrape, frame, quantile, row_of, samples_of, table
 from notary.metrics import Metrics
 from ordering.log import BrokerSeen
 from tests.notary.http.checked_client import CheckedClient
@@ -157,7 +157,7 @@ def test_a_restart_resets_all_counters(before: tuple[int, int], now: tuple[int, 
 
     def text(began: int, answers: tuple[int, int]) -> str:
         series = [f'{ANSWERS}{{call="{SUBMISSIONS}",status="{at}"}} {count}\n' for at, count in zip((200, 503), answers, strict=True)]
-        return f"# TYPE notary_submission_seconds_created gauge\nnotary_submission_seconds_created {began}\n" + "".join(series)
+        return f"# TYPE {CREATED} gauge\n{CREATED} {began}\n" + "".join(series)
 
     row = row_of("u", scrape(0, text(1, before), "worker: w"), scrape(1, text(2, now), "worker: w"))
     assert (row.submissions_per_s, row.errors_per_s) == (200, 100)

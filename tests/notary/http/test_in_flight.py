@@ -24,7 +24,7 @@ from notary.http.connection import Connection
 from notary.http.in_flight import InFlight
 from notary.http.server import Server
 from notary.http.submission import SUBMISSIONS, AnswerForm
-from notary.wire import encode_in_pieces
+from notary.wire import encode_decision, encode_in_pieces
 from ordering.pieces import Pieces
 from payload import SUBMISSION_BYTES_MAX, decode_submission
 from tests.notary.http.checked_client import Wire, post_head
@@ -369,21 +369,18 @@ async def test_an_answer_that_is_complete_too_late_has_no_decision(
 ) -> None:
     """Workers disagree, or this one has lost data, just when all decisions are read: the index may have been wrong already."""
 
-    class Last:
-        """The divisor in the last piece of an answer."""
-
-        def __rfloordiv__(self, size: int) -> int:
-            if why == "suspended":
-                service.app.turns.is_suspended = True
-            else:
-                service.app.detach("it has lost data")
-            return 0
+    def last(decision: Decision, receipt: bytes) -> bytes:
+        if why == "suspended":
+            service.app.turns.is_suspended = True
+        else:
+            service.app.detach("it has lost data")
+        return encode_decision(decision, receipt)
 
     body = bank.body(spend())
     async with serving(own_directory) as service:
         service.gate.set()
         assert (await service.post(body)).status_code == 200
-        monkeypatch.setattr(in_flight, "COPIED_BYTES_PER_US", Last())
+        monkeypatch.setattr(in_flight, "encode_decision", last)
         call = Counting(SUBMISSIONS, "POST")
         service.app.take_verified(call, decode_submission(body, NOTARY), AnswerForm(True, None), 0.0)
         await call.found

@@ -7,7 +7,7 @@ import pytest
 
 from notary.duty_cycle import DutyCycle
 from notary.http import lanes as lanes_module
-from notary.http.lanes import ClientKey, ClientLanes, WaitingLanes
+from notary.http.lanes import ClientKey, ClientLanes, WaitingLanes, lane_of
 from tests.clients.load import until
 
 A, B = ClientKey("192.0.2.1", {b"a"}), ClientKey("192.0.2.1", {b"b"})
@@ -255,9 +255,9 @@ def test_copies_of_others_submissions_give_a_party_no_more_time() -> None:
     """On a party's connection they wait in the lanes of their own parties."""
     waiting = WaitingLanes(lambda party: 1)
     for party in (b"a", b"a", b"b", b"b", b"c", b"d"):
-        waiting.enter(A.lane_of(party), party)
+        waiting.enter(lane_of(party, A.network, A.parties), party)
     assert [waiting.part_of(lane) for lane in (b"a", b"b", b"c", b"d")] == [1 / 4] * 4
-    assert [client.lane_of(b"a") for client in (NOBODY, ClientKey("192.0.2.7", {b"a", b"b"}))] == ["192.0.2.1", "192.0.2.7"]
+    assert [lane_of(b"a", "192.0.2.1", set()), lane_of(b"a", "192.0.2.7", {b"a", b"b"})] == ["192.0.2.1", "192.0.2.7"]
 
 
 def test_a_party_with_the_name_of_an_address_is_not_in_its_lane() -> None:
@@ -266,7 +266,7 @@ def test_a_party_with_the_name_of_an_address_is_not_in_its_lane() -> None:
     assert thief.lane != proxy.lane
     waiting = WaitingLanes(lambda party: 5 if party == b"192.0.2.1" else 1)
     for party in (b"a", b"b"):
-        waiting.enter(proxy.lane_of(party), party)
+        waiting.enter(lane_of(party, proxy.network, proxy.parties), party)
     waiting.enter(thief.lane, b"192.0.2.1")
     assert [waiting.part_of(client.lane) for client in (thief, proxy, ClientKey("192.0.2.5"))] == [5 / 7, 2 / 7, 1 / 8]
     waiting.leave(thief.lane, b"192.0.2.1")
