@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from notary.archive.segment import BATCH_RECORDS, RECORD, UNLISTED, other_columns
+from notary.snapshots.store import open_regular
 from ordering.durable import TOO_MANY_FILES
 from ordering.errors import ConfigurationError
 from ordering.local_reader import POLL_BYTES_MAX, POLL_RECORDS_MAX, check_partitions, size
@@ -105,7 +106,7 @@ class ArchivedLog:
         files = [file for of_partition in self._files.values() for file in of_partition if file.offset_end > after.get(file.number, -1)]
         for number, file in enumerate(files, 1):
             try:
-                with (self._folder / file.path).open("rb") as opened:
+                with open_regular(self._folder / file.path) as opened:
                     found = file_digest(opened, "sha256").hexdigest()
             except OSError as problem:
                 found = f"cannot be read ({problem.strerror})"
@@ -167,7 +168,7 @@ class ArchivedLog:
         last, count = file.offset_first - 1, 0
         try:
             # One open file for both: another file may take the name between hashing and reading.
-            with path.open("rb") as opened, contextlib.ExitStack() as held:
+            with open_regular(path) as opened, contextlib.ExitStack() as held:
                 found = file_digest(opened, "sha256").hexdigest()
                 if found != file.sha256:
                     raise ConfigurationError(f"{source} is damaged: its range has SHA-256 {file.sha256}, and the file {found}. {_REMEDY}")
@@ -256,7 +257,8 @@ def _ranges(folder: Path) -> tuple[list[_Range], list[bytes]]:
         if file.name != f"{number:08}.json":
             raise ConfigurationError(f"range {number:08}.json is missing in {folder / 'ranges'}, although {file.name} is there")
         try:
-            content = file.read_bytes()
+            with open_regular(file) as opened:
+                content = opened.read()
             version = msgspec.json.decode(content, type=_Version).archive_version
             if version != ARCHIVE_VERSION:
                 raise ConfigurationError(f"{file} has archive version {version}, and this software reads {ARCHIVE_VERSION}")

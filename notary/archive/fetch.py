@@ -25,7 +25,7 @@ from notary.archive.compared import THE_ARCHIVE, KnownRecords, Rotations, compar
 from notary.archive.segment import BATCH_RECORDS, RECORD, UNLISTED, FoundSegment, SealedPart, Segment, read
 from notary.receipts.errors import NotVerified
 from notary.snapshots.make import hashed
-from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore
+from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore, open_regular
 from ordering.clock import clock_ms
 from ordering.durable import create_file, make_directory, move_into_place, naming, sync
 from ordering.errors import ConfigurationError
@@ -129,7 +129,7 @@ def _unfinished(file: Path) -> Path:
 def _has_records(archived: ArchivedLog, partition: int, file: Path) -> bool:
     """Returns True if an archive has each record of a file."""
     try:
-        with pq.ParquetFile(file) as parquet:
+        with open_regular(file) as opened, pq.ParquetFile(opened) as parquet:
             batches = parquet.iter_batches(BATCH_RECORDS)
             rows = (row for batch in batches for row in zip(*[column.to_pylist() for column in batch.columns], strict=True))
             left = (Record(partition, *row) for row in rows)

@@ -98,6 +98,8 @@ class ArchiveSchedule:
                 self.segments += answer.segments
                 if answer.skipped:  # the process has no log of its own
                     logger.warning("the sealing process skipped manifests: %s", answer.skipped)
+                if answer.gap:
+                    logger.warning("the segments have a gap: %s", answer.gap)
                 if answer.problem and not answer.goes_on:
                     raise ValueError(answer.problem)
                 if answer.problem:

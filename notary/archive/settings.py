@@ -1,8 +1,13 @@
 """`[archive]`, and the messages between a worker and the process that seals segments. Needs only msgspec."""
 
+from typing import Final
+
 import msgspec
 
 from ordering.settings import NotNegative
+
+ANSWER_CHARS_MAX: Final = 1_000
+"""The limit for a text of an answer. The store and its errors are not trusted, and the worker reads a line of at most 64 KiB."""
 
 
 class ArchiveSettings(msgspec.Struct, frozen=True):
@@ -36,3 +41,5 @@ class Sealed(msgspec.Struct, frozen=True):
     """True if the process takes further commands after this problem: it has read the manifests, which may take minutes."""
     skipped: str = ""
     """A sentence about manifests in the store that were skipped for the first time."""
+    gap: str = ""
+    """A sentence about records that the log no longer has, and that no segment has."""

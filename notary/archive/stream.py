@@ -24,7 +24,7 @@ from joiner.history import fingerprint_of
 from joiner.recheck import RUNBOOK, Sought, find_again
 from notary.archive.compared import overlapped
 from notary.archive.segment import SealedPart, Segment, check_is_of, find, sign, write
-from notary.archive.settings import SealCommand, Sealed
+from notary.archive.settings import ANSWER_CHARS_MAX, SealCommand, Sealed
 from notary.keyring import Keyring
 from notary.receipts.errors import NotVerified
 from notary.receipts.note import VerifierKey
@@ -35,7 +35,9 @@ from ordering.local_reader import size
 from ordering.log import ORDERING, Log, Reader, Record, describe
 
 SEGMENT_BYTES: Final = 32 << 20
-"""The bytes of records at which a segment is sealed before a command is complete. The last poll may add several megabytes."""
+"""The bytes of records at which a segment is sealed before a command is complete."""
+RECORD_BYTES: Final = 28
+"""The bytes that a record adds to a segment besides its key and value. So empty records end a segment too."""
 POLL_MS: Final = 200
 STALL_S_MAX: Final = 30.0
 COMMANDS_PER_CHECK: Final = 12
@@ -49,8 +51,6 @@ OVERLAPS_MAX: Final = 8
 histories differ there; each takeover may leave one such place, and the log is read again for each."""
 FOLDER: Final = "notary-segment-"
 """The prefix of the folder in which a segment is made."""
-SKIPPED_CHARS_MAX: Final = 500
-"""The names in the store are not trusted, and an answer is one line of limited length."""
 
 
 class SegmentStream:
@@ -80,6 +80,7 @@ class SegmentStream:
         self._lasts: dict[int, tuple[int, str]] = {}
         self._reader: Reader | None = None
         self._interruptions = 0
+        self._gap = ""
         self._read: dict[int, list[Record]] = {}
         self._read_bytes = 0
 
@@ -109,7 +110,8 @@ class SegmentStream:
         except BaseException:
             await self.close()
             raise
-        return Sealed(segments + bool(sealed), records + sealed, skipped=skipped)
+        gap, self._gap = self._gap, ""
+        return Sealed(segments + bool(sealed), records + sealed, skipped=skipped, gap=gap)
 
     async def close(self) -> None:
         """Stop reading, and forget what was read and not sealed."""
@@ -173,7 +175,7 @@ class SegmentStream:
         """
         new = [problem.what for name, problem in skipped.items() if name not in self._skipped]
         self._skipped = {*skipped}
-        return f"{len(new)} files among the segments' manifests were skipped; the first: {new[0]}"[:SKIPPED_CHARS_MAX] if new else ""
+        return f"{len(new)} files among the segments' manifests were skipped; the first: {new[0]}"[:ANSWER_CHARS_MAX] if new else ""
 
     def _add(self, parts: tuple[SealedPart, ...]) -> None:
         for part in parts:
@@ -188,6 +190,12 @@ class SegmentStream:
         await self.close()
         await self._compare({partition: deque([Sought(at, bytes.fromhex(known))]) for partition, (at, known) in self._lasts.items()})
         firsts = {partition: offsets.log_start for partition, offsets in (await self._log.offsets()).items()}
+        if gaps := [(partition, first) for partition, first in sorted(firsts.items()) if first > self._ends.get(partition, 0)]:
+            partition, first = gaps[0]
+            self._gap = (
+                f"{describe(partition)} is sealed up to offset {self._ends.get(partition, 0)}, and the log begins at {first}: the records"
+                f" between were deleted, in {len(gaps)} topic-partitions. Keep an archive that has them, for `fetch`"
+            )
         self._ends = {partition: max(self._ends.get(partition, 0), first) for partition, first in firsts.items()} | {
             partition: end for partition, end in self._ends.items() if partition not in firsts
         }
@@ -214,20 +222,20 @@ class SegmentStream:
                 raise NotReady("reading was interrupted: the log is compared with the last segments, and read again from there")
             for record in records:
                 self._read.setdefault(record.partition, []).append(record)
-                self._read_bytes += size(record)
+                self._read_bytes += size(record) + RECORD_BYTES
+                if self._read_bytes >= SEGMENT_BYTES:
+                    yield await self._write(key, targets.get(ORDERING, 0))
             if records:
                 moved_s = loop.time()
             elif loop.time() - moved_s > STALL_S_MAX:
                 raise NotReady(f"the log returned no record for {STALL_S_MAX:g} s, before its end")
-            if self._read_bytes >= SEGMENT_BYTES:
-                yield await self._write(key, targets.get(ORDERING, 0))
 
     async def _write(self, key: str, head: int) -> int:
         """Seal what was read: contents, and ordering records below `head`. Returns the number of records."""
         later = [record for record in self._read.get(ORDERING, []) if record.offset >= head]
         taken = {partition: [r for r in some if partition != ORDERING or r.offset < head] for partition, some in sorted(self._read.items())}
         taken = {partition: some for partition, some in taken.items() if some}
-        self._read, self._read_bytes = {ORDERING: later} if later else {}, sum([size(record) for record in later])
+        self._read, self._read_bytes = {ORDERING: later} if later else {}, sum([size(record) + RECORD_BYTES for record in later])
         if not taken:
             return 0
         private_key = self._keyring.private_key(bytes.fromhex(key))

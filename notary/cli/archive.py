@@ -14,7 +14,7 @@ import msgspec
 
 from notary import keys
 from notary.access import alone_in
-from notary.archive.settings import SealCommand, Sealed
+from notary.archive.settings import ANSWER_CHARS_MAX, SealCommand, Sealed
 from notary.cli import check_pyarrow, json_line
 from notary.config import Config, load
 from notary.exit_codes import EXIT_DONE
@@ -87,13 +87,13 @@ async def _stream(config: Config) -> int:
                 try:
                     sealed = await stream.seal(msgspec.json.decode(line, type=SealCommand))
                 except NotReady as problem:
-                    sealed = Sealed(problem=str(problem), goes_on=True)
+                    sealed = Sealed(problem=str(problem)[:ANSWER_CHARS_MAX], goes_on=True)
                 print(msgspec.json.encode(sealed).decode(), flush=True)
             await stream.close()
         finally:
             await log.close()
     except (NotaryError, OSError, ValueError) as problem:
-        print(msgspec.json.encode(Sealed(problem=str(problem))).decode(), flush=True)
+        print(msgspec.json.encode(Sealed(problem=str(problem)[:ANSWER_CHARS_MAX])).decode(), flush=True)
         raise
     return EXIT_DONE
 

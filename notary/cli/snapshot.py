@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from notary import keys
 from notary.cli import ProgressLine, print_result
@@ -23,6 +23,9 @@ from notary.snapshots.store import FILES, PRUNE_MARGIN_S, SnapshotStore, store_o
 from notary.snapshots.take import FoundSnapshot, damaged_files, find, prune, restore_newest
 from ordering.clock import clock_ms
 from ordering.errors import ConfigurationError, NotReady
+
+SHOWN_MAX: Final = 20
+"""The limit for names of unusable snapshots: anyone who may write to the store can add some, and a worker logs them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -195,8 +198,17 @@ def _damage(job: _Job, found: FoundSnapshot) -> tuple[str, list[str]]:
 
 
 def _restore(job: _Job) -> int:
-    index = job.config.index_directory
-    manifest = restore_newest(job.store, job.named(), index, job.arguments.log, job.progress, job.complain)
+    index, unused = job.config.index_directory, 0
+
+    def report(problem: str) -> None:
+        nonlocal unused
+        unused += 1
+        if unused <= SHOWN_MAX:
+            job.complain(problem)
+
+    manifest = restore_newest(job.store, job.named(), index, job.arguments.log, job.progress, report)
+    if unused > SHOWN_MAX:
+        job.complain(f"{unused} snapshots could not be used, and these are the first {SHOWN_MAX}: `notary snapshot list` has all")
     if manifest is None:
         job.complain(f"there is no snapshot in {job.config.snapshots.url} that can be restored to {index}")
         return EXIT_NO
@@ -216,7 +228,8 @@ def _prune(job: _Job) -> int:
 def _removed(job: _Job, keep: int, margin_s: int) -> dict[str, Any]:
     pruned = prune(job.store, lambda: job.found(former_keys=True), keep, margin_s)
     if pruned.not_ours:
-        names = ", ".join([printable(name) for name in pruned.not_ours])
+        names = ", ".join([printable(name) for name in pruned.not_ours[:SHOWN_MAX]])
+        names += f" and {len(pruned.not_ours) - SHOWN_MAX} others" if len(pruned.not_ours) > SHOWN_MAX else ""
         job.complain(f"no file is removed: no key of this notary has signed {names}, which may need the files")
     if not pruned.found:
         job.complain(f"no file is removed: there is no manifest in {job.config.snapshots.url}")

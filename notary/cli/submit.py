@@ -183,14 +183,18 @@ class _Run:
                 if self._over:
                     self._stream.close()
 
+        is_empty = True
         try:
             while True:
                 await self._slots.acquire()
                 self._in_read = True
                 if (batch := await _in_thread(read)) is None:
+                    if is_empty:  # its producer failed, or the name is wrong
+                        raise ConfigurationError(f"{self._name} has no request: give one JSON object a line, or a JSON array of them")
                     break
+                is_empty = False
                 self._sent.put_nowait((batch, group.create_task(self._submit(batch))))
-        except Malformed as problem:
+        except (ConfigurationError, Malformed) as problem:
             self._tally.problems.append(problem)
         except OSError as problem:
             self._tally.problems.append(ConfigurationError(f"{self._name} cannot be read: {problem.strerror}"))

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import msgspec
 
@@ -25,7 +25,11 @@ from ordering.ids import StateRef, TransactionId
 from ordering.salvage import Decided
 from payload import decode_request
 
-FILE_BYTES_MAX: Final = 1 << 30
+VALUE_CHARS_MAX: Final = 1 << 24
+"""The limit for one JSON value: an answer to the largest submission takes about half of it."""
+_CHUNK_CHARS: Final = 1 << 22
+_STEPS: Final = {("outside", "["): "opened", ("opened", "]"): "outside", ("comma", ","): "value", ("comma", "]"): "outside"}
+"""The state after a character, by the state before it: what an array expects next, or that the text is outside of an array."""
 
 
 class ReadReceipts(msgspec.Struct, frozen=True):
@@ -130,30 +134,47 @@ def _files(source: Path) -> Iterator[Path]:
 
 def _values_of(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
-        with file.open("rb") as opened:
-            content = opened.read(FILE_BYTES_MAX + 1)
-        text = content.decode()
+        with file.open(encoding="utf-8", newline="") as opened:
+            yield from _values_in(file, opened)
     except (UnicodeDecodeError, OSError) as problem:
         raise SourceRefused(f"{file} cannot be read: {problem}. Leave it out") from None
-    if len(content) > FILE_BYTES_MAX:
-        raise SourceRefused(f"{file} has more than {FILE_BYTES_MAX} bytes, the most that are read: divide it")
-    decoder, at, line, counted = json.JSONDecoder(), 0, 1, 0
+
+
+def _values_in(file: Path, opened: IO[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields each JSON object of a text, also of an array, before it reads on: an array takes 25 times its length when it is decoded."""
+    decoder, text, at, is_end = json.JSONDecoder(), "", 0, False
+    line, array, number, state = 1, "", 0, "outside"
     while True:
         while at < len(text) and text[at].isspace():
-            at += 1
-        if at == len(text):
+            line, at = line + (text[at] == "\n"), at + 1
+        if not is_end and len(text) - at < VALUE_CHARS_MAX:
+            more = opened.read(_CHUNK_CHARS)
+            text, at, is_end = text[at:] + more, 0, not more
+            continue
+        if is_end and at == len(text) and state == "outside":
             return
-        line, counted = line + text.count("\n", counted, at), at
-        name = f"{file}:{line}"
+        name, char = f"{file}:{line}", text[at : at + 1]
+        if (state, char) in _STEPS:
+            if char == "[":
+                array, number = name, 0
+            state, at = _STEPS[state, char], at + 1
+            continue
         try:
-            value, at = decoder.raw_decode(text, at)
+            if state == "comma":
+                raise ValueError(f"an array continues with {char!r}" if char else "an array does not end")
+            value, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as problem:
-            raise SourceRefused(f"{name} is no JSON: {problem}. Leave the file out") from None
-        if isinstance(value, dict) and isinstance(value.get("decisions"), list):
+            long = "" if is_end else f" (or a value of more than {VALUE_CHARS_MAX} characters: divide it)"
+            raise SourceRefused(f"{name} is no JSON: {problem}{long}. Leave the file out") from None
+        line, at = line + text.count("\n", at, end), end
+        if state != "outside":
+            name, number, state = f"{array}[{number}]", number + 1, "comma"
+        elif isinstance(value, dict) and isinstance(value.get("decisions"), list):
             value = [each for each in value["decisions"] if each is not None]  # an answer to a submission
         elif isinstance(value, dict) and isinstance(value.get("requests"), list):
             value = value["requests"]  # a submission
-        for number, each in enumerate(value if isinstance(value, list) else [value]):
+        is_list = state == "outside" and isinstance(value, list)
+        for index, each in enumerate(value if is_list else [value]):
             if not isinstance(each, dict):
                 raise SourceRefused(f"{name} holds {json.dumps(each)[:40]}: neither a decision nor a request")
-            yield f"{name}[{number}]" if isinstance(value, list) else name, each
+            yield f"{name}[{index}]" if is_list else name, each

@@ -16,6 +16,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, Final, Protocol
 
@@ -87,6 +88,18 @@ def chunks_of(opened: IO[bytes]) -> Iterator[bytes]:
         yield chunk
 
 
+def open_regular(path: Path) -> BufferedReader:
+    """Opens a regular file to read it. Raises `FileNotFoundError` for a pipe or a folder too, and another `OSError`."""
+    try:
+        opened = open(path, "rb", opener=_opened)  # noqa: SIM115 - the caller closes it
+    except IsADirectoryError as problem:
+        raise FileNotFoundError(*problem.args) from None
+    if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+        opened.close()
+        raise FileNotFoundError(errno.ENOENT, "there is no regular file", str(path))
+    return opened
+
+
 def _opened(path: str, flags: int) -> int:
     """Open a file, but wait for no writer of a pipe."""
     try:
@@ -118,13 +131,7 @@ class Folder:
     def chunks(self, folder: str, name: str) -> Iterator[bytes]:
         """As `SnapshotStore` describes it."""
         path = self._directory / folder / name
-        try:
-            opened = open(path, "rb", opener=_opened)  # noqa: SIM115 - `with` below
-        except IsADirectoryError as problem:
-            raise FileNotFoundError(*problem.args) from None
-        with naming(path), opened:
-            if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
-                raise FileNotFoundError(errno.ENOENT, "there is no regular file", str(path))
+        with naming(path), open_regular(path) as opened:
             yield from chunks_of(opened)
 
     def put(self, source: Path, folder: str, name: str) -> None:

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -23,6 +24,11 @@ from notary.snapshots.manifest import MANIFEST_BYTES_MAX, Manifest, SnapshotFile
 from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore
 from ordering.durable import TOO_MANY_FILES, locked_directory, make_directory, move_into_place, naming, sync, sync_directory
 from ordering.errors import ConfigurationError, Fatal, FatalCode
+
+_OTHER_KEY: Final = (
+    ". No snapshot from before a rotation is restored: make a new one (`notary snapshot create`), or let the worker replay the log."
+    " If this machine missed the rotation, copy key and key history from a machine that has that key"
+)
 
 
 class FoundSnapshot(msgspec.Struct, frozen=True):
@@ -49,7 +55,7 @@ def find(store: SnapshotStore, trusted: Sequence[VerifierKey], notary: str) -> I
         except FileNotFoundError:
             continue  # pruned meanwhile
         except NotVerified as problem:
-            yield FoundSnapshot(name, None, str(problem))
+            yield FoundSnapshot(name, None, f"{problem}{_OTHER_KEY if problem.reason == 'unknown-key' else ''}")
         except OSError as problem:
             yield FoundSnapshot(name, None, printable(f"the manifest {name} cannot be read: {problem.strerror or problem}"))
 

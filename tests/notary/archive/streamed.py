@@ -93,12 +93,12 @@ class Streamed:
     @contextmanager
     def hidden(self) -> Iterator[None]:
         """Hide the manifests in the store from a worker, as if they appeared just after its look."""
-        manifests, aside = self.folder / "segments" / MANIFESTS, self.folder / "hidden"
-        manifests.rename(aside)
+        manifests, hidden = self.folder / "segments" / MANIFESTS, self.folder / "hidden"
+        manifests.rename(hidden)
         yield
-        for note in aside.iterdir():
+        for note in hidden.iterdir():
             shutil.move(note, manifests)
-        aside.rmdir()
+        hidden.rmdir()
 
     def replace(self, partition: int, offset: int, *values: bytes) -> None:
         """Replace the records of a topic-partition from an offset on: the log lost its end, and has grown again."""

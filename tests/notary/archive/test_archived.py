@@ -1,6 +1,7 @@
 """Archives whose files do not have what their ranges say: an error with the file's name, and never records of another file."""
 
 import json
+import os
 from hashlib import file_digest, sha256
 from io import BufferedReader
 from pathlib import Path
@@ -70,6 +71,20 @@ def test_the_hashed_file_is_the_file_that_is_read(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr("notary.archive.archived.file_digest", then_replaced)
     assert [record.value for some in log.records(ORDERING, 0) for record in some] == [b"true"]
+
+
+def test_a_pipe_is_no_file_of_an_archive(tmp_path: Path) -> None:
+    """To open a pipe would wait for a writer for ever: it counts as a missing file, and the error names it."""
+    log = archive(tmp_path, COLUMNS)
+    for name in (FILE, "ranges/00000001.json"):
+        (tmp_path / name).unlink()
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(ConfigurationError, match=rf"{FILE} .*cannot be read: there is no regular file\. Take the file from another copy"):
+        list(log.records(ORDERING, 0))
+    (sentence,) = log.damaged(lambda done, total: None)
+    assert f"{FILE} is damaged" in sentence
+    with pytest.raises(ConfigurationError, match=r"00000001\.json cannot be read: .*there is no regular file"):
+        ArchivedLog(tmp_path)
 
 
 def test_too_few_open_files_are_no_damage(tmp_path: Path) -> None:

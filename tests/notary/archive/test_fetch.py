@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from notary.archive.archived import ArchivedLog
 from notary.archive.fetch import LEFT_S, UNFINISHED, _Added, fetch, in_order
 from notary.archive.segment import UNLISTED, find, write
-from notary.archive.stream import COMMANDS_PER_CHECK, SegmentStream
+from notary.archive.stream import COMMANDS_PER_CHECK, RECORD_BYTES, SegmentStream
 from notary.receipts.errors import NotVerified
 from notary.receipts.note import VerifierKey
 from notary.snapshots.store import FILES, MANIFESTS
@@ -181,6 +181,16 @@ async def test_a_backlog_is_sealed_in_pieces(tmp_path: Path, monkeypatch: pytest
             assert part.partition != ORDERING or reached[0] == reached[1] == 20
             reached[part.partition] = part.offset_end
     assert made.fetch().records == 59
+
+
+async def test_empty_records_fill_a_segment_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anyone who may write to the payload topic can append millions of empty records: each counts, also within one poll."""
+    monkeypatch.setattr("notary.archive.stream.SEGMENT_BYTES", 10 * RECORD_BYTES)
+    made = Streamed(tmp_path)
+    for _ in range(95):
+        made.log.put(0, None, None)
+    assert (await made.process().seal(made.command(0))).segments == 10
+    assert [segment.records for segment in made.found()].count(10) == 9
 
 
 async def test_a_clock_that_was_set_back_replaces_no_segment(made: Streamed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,7 +368,7 @@ async def test_the_tail_of_another_history_is_refused(made: Streamed) -> None:
 
 
 async def test_an_archived_part_of_another_history_is_refused(made: Streamed) -> None:
-    """A segment whose offsets are all archived, with another last record, is found by its manifest; neither `fetch` nor `prune` goes on."""
+    """A segment with archived offsets only, with another last record, is found by its manifest: neither `fetch` nor `prune` continues."""
     await made.process("w1").seal(made.command(2))
     made.fetch()
     made.replace(0, 0, b"another")
@@ -513,7 +523,7 @@ async def test_segments_that_end_differently_stop_a_new_process(made: Streamed) 
 
 
 async def test_overlaps_of_one_history_stop_nobody(made: Streamed) -> None:
-    """A new process goes on after segments that overlap and have the same records."""
+    """A new process continues after segments that overlap and have the same records."""
     first, second = made.process("w1"), made.process("w2")
     await first.seal(made.command(1))
     for number in range(12):

@@ -57,17 +57,18 @@ def test_silent_and_fenced_workers_have_no_turn() -> None:
     assert schedule(incarnations, 3, 40_000).turn() == 0
 
 
-async def test_skipped_manifests_are_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """The process has no log of its own: the worker logs which manifests it skipped, and goes on."""
+async def test_skipped_manifests_and_gaps_are_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The process has no log of its own: the worker logs which manifests it skipped and what it could not read, and continues."""
     made = schedule(Incarnations(), None, 0)
     made.every_s = 0
     joiner: Any = made._driver.joiner
     joiner.log_state, joiner.offset_head = SimpleNamespace(key=b"k", payload_partitions=3), 1
     written: list[bytes] = []
-    process = process_of(written.append, Sealed(1, skipped="2 files were skipped"), Sealed(1), Sealed(problem="the end"))
+    process = process_of(written.append, Sealed(1, skipped="2 files were skipped"), Sealed(1, gap="0 to 3"), Sealed(problem="the end"))
     with caplog.at_level(logging.WARNING, "notary.archive"), pytest.raises(ValueError, match="the end"):
         await made._command(process)
-    assert (caplog.messages, made.segments) == (["the sealing process skipped manifests: 2 files were skipped"], 2)
+    messages = ["the sealing process skipped manifests: 2 files were skipped", "the segments have a gap: 0 to 3"]
+    assert (caplog.messages, made.segments) == (messages, 2)
     assert msgspec.json.decode(written[0], type=SealCommand) == SealCommand(1, b"k".hex(), payload_partitions=3)
 
 

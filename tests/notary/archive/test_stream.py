@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import RecordsToDelete
 
 from deploy.local import Cluster
 from notary import cli
@@ -18,6 +21,9 @@ from notary.archive.archived import ArchivedLog
 from notary.archive.settings import SealCommand, Sealed
 from notary.config import load
 from notary.keys import verifier_keys
+from notary.open_log import open_log
+from ordering.connection import admin
+from ordering.topics import topic_names
 from tests.kafka.reading_back import read_log_records, records_of
 from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank, spend
@@ -109,3 +115,42 @@ def test_a_process_goes_on_when_the_brokers_are_back(kafka_cluster: Cluster, kaf
     assert "10000" in answers[0].problem
     assert answers == [Sealed(problem=answers[0].problem, goes_on=True), Sealed(segments=1, records=1)]
     assert ended.returncode == 0
+
+
+def test_deleted_records_that_no_segment_has_are_named(
+    kafka_cluster: Cluster, kafka_prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The process seals what is left and names both offsets, and `fetch` refuses the gap."""
+    directory = NotaryDirectory.create(tmp_path / "notary", options=["--kafka", kafka_cluster.bootstrap, "--topic-prefix", kafka_prefix])
+    config = load(directory.config)
+    key = verifier_keys(config.path(config.key_history_file), config.origin)[0][0].public_key.hex()
+    flags = ["--config", str(directory.config), "--url", str(tmp_path / "segments")]
+
+    async def append(count: int) -> None:
+        log = await open_log(config)
+        writer = await log.open_writer()
+        for number in range(count):
+            await writer.append(1, b"key", b"%d" % number)
+        await writer.close()
+        await log.close()
+
+    async def delete(before: int) -> None:
+        async with admin(kafka_cluster.bootstrap, "test", None, 60_000) as client:
+            await client.delete_records({TopicPartition(topic_names(kafka_prefix)[1], 1): RecordsToDelete(before)})
+
+    def seal() -> Sealed:
+        program = [sys.executable, "-P", "-m", "notary", "archive", "stream", *flags]
+        command = msgspec.json.encode(SealCommand(1, key, payload_partitions=1))
+        ended = subprocess.run(program, input=command, capture_output=True, timeout=WAIT_S_MAX)
+        return msgspec.json.decode(ended.stdout, type=Sealed)
+
+    asyncio.run(append(1))
+    assert seal() == Sealed(segments=1, records=2)
+    asyncio.run(append(4))
+    asyncio.run(delete(3))
+    sealed = seal()
+    assert sealed == Sealed(segments=1, records=2, gap=sealed.gap)
+    assert sealed.gap.startswith("payload partition 1 is sealed up to offset 1, and the log begins at 3: the records between were deleted")
+    assert cli.main(["archive", "fetch", *flags, "--archive", str(tmp_path / "archive")]) == 2
+    refused = r"payload partition 1 is archived up to offset 1, and the next segment, .*, begins at 3"
+    assert re.search(refused, capsys.readouterr().err)

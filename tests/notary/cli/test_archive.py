@@ -1,12 +1,16 @@
 """`notary archive` in a terminal: mistyped stores, and two commands on one archive."""
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from notary import cli
 from notary.access import alone_in
+from notary.archive.settings import ANSWER_CHARS_MAX, Sealed
 from ordering.genesis import read_genesis
 from tests.notary.archive.test_stream_writers import ArchiveFixture
 from tests.notary.cli.written import embedded_log
@@ -79,3 +83,12 @@ def test_one_command_at_a_time_changes_an_archive(directory: NotaryDirectory, tm
     with alone_in(tmp_path / "archive", "busy"):
         assert run(directory, "prune", tmp_path / "segments", tmp_path / "archive") == 2
     assert "another process changes the archive" in capsys.readouterr().err
+
+
+def test_a_long_problem_fits_into_an_answer(directory: NotaryDirectory) -> None:
+    """A store's error may be as long as the store likes: the worker reads a line of at most 64 KiB, and would log another error."""
+    flags = ["--config", str(directory.config), "--url", f"{'x' * 100_000}:y"]
+    ended = subprocess.run([sys.executable, "-P", "-m", "notary", "archive", "stream", *flags], capture_output=True, timeout=60)
+    answer = msgspec.json.decode(ended.stdout, type=Sealed)
+    assert answer == Sealed(problem="x" * ANSWER_CHARS_MAX)
+    assert ended.returncode == 2

@@ -70,6 +70,19 @@ def test_decisions_with_receipts_in_the_order_of_the_requests(submit: Command, l
     assert submit.err == "notary submit: 10 requests decided: 10 committed, 0 rejected\n"
 
 
+@pytest.mark.parametrize("content", ["", "\n \n", "[]"])
+def test_an_empty_file_is_an_error(submit: Command, tmp_path: Path, content: str) -> None:
+    """Its producer failed, or its name is wrong: the error names the file, and a script detects it by the exit code."""
+    file = tmp_path / "requests.jsonl"
+    file.write_text(content)
+    worker = Worker(Notary(), [])
+    with staged(worker) as [url]:
+        assert submit.run(str(file), "--url", url, code=2) == ""
+    first, *_ = submit.err.splitlines()
+    assert first == f"notary submit: {file} has no request: give one JSON object a line, or a JSON array of them"
+    assert worker.bodies == []
+
+
 def test_an_array_is_read_too(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file with one JSON array over many lines works too, also when stdout is no file."""
     path = tmp_path / "requests.json"

@@ -110,13 +110,13 @@ def test_a_decision_without_its_receipt_is_refused(request_file: Path) -> None:
         count(request_file)
 
 
-def test_the_first_bad_receipt_ends_the_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A party's file of a million objects that are no receipts is refused at the first one: they never fill the memory."""
-    (tmp_path / "r.json").write_text("{}\n" * 200_000)
-    monkeypatch.setattr(receipts, "FILE_BYTES_MAX", 1 << 20)  # so much is reserved before a file is read
+@pytest.mark.parametrize("content", ["{}\n" * 200_000, f"[{'{},' * 200_000}{{}}]"])
+def test_the_first_bad_receipt_ends_the_reading(tmp_path: Path, content: str) -> None:
+    """A party's file or array of a million objects that are no receipts is refused at the first one: they never fill the memory."""
+    (tmp_path / "r.json").write_text(content)
     tracemalloc.start()
     try:
-        with pytest.raises(SourceRefused, match=r"r\.json:1 does not verify"):
+        with pytest.raises(SourceRefused, match=r"r\.json:1(\[0\])? does not verify"):
             count(tmp_path / "r.json")
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
@@ -124,13 +124,17 @@ def test_the_first_bad_receipt_ends_the_reading(tmp_path: Path, monkeypatch: pyt
     assert peak_bytes < 10 << 20
 
 
-def test_a_large_file_is_refused(request_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of the most bytes is read; a larger one is refused, not read in part."""
-    size = request_file.stat().st_size
-    monkeypatch.setattr(receipts, "FILE_BYTES_MAX", size)
-    assert count(request_file) == (0, 1)
-    monkeypatch.setattr(receipts, "FILE_BYTES_MAX", size - 1)
-    with pytest.raises(SourceRefused, match=f"has more than {size - 1} bytes"):
+def test_a_file_is_read_in_pieces(request_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value, or an array's item, that is longer than a piece is read up to the limit; a longer one is refused, and nothing in part."""
+    text = request_file.read_text()
+    request_file.write_text(f"{text}\n[ {text},\n{text} ,{text}] []{text}")
+    monkeypatch.setattr(receipts, "_CHUNK_CHARS", 7)
+    monkeypatch.setattr(receipts, "VALUE_CHARS_MAX", len(text))
+    assert count(request_file) == (0, 5)
+    monkeypatch.setattr(receipts, "VALUE_CHARS_MAX", len(text) - 8)
+    with pytest.raises(
+        SourceRefused, match=rf"request\.json:1 is no JSON: .* \(or a value of more than {len(text) - 8} characters: divide it"
+    ):
         count(request_file)
 
 
@@ -142,12 +146,23 @@ def test_values_of_another_kind_are_refused(tmp_path: Path, content: str) -> Non
         count(tmp_path / "r.json")
 
 
-@pytest.mark.parametrize("content", ["[" * 100_000, "[]\n}"])
+@pytest.mark.parametrize("content", ["[" * 100_000, "[]\n}", "[,", "]", ",", "["])
 def test_text_that_is_no_json_is_refused(tmp_path: Path, content: str) -> None:
     """The line of the value is named, however deep it is."""
     (tmp_path / "r.json").write_text(content)
     with pytest.raises(SourceRefused, match=rf"r\.json:{1 + content.count(chr(10))} is no JSON: "):
         count(tmp_path / "r.json")
+
+
+@pytest.mark.parametrize("after", ["", ",", ",]", ": []", " {}]"])
+def test_an_array_that_is_cut_off_is_refused(request_file: Path, after: str) -> None:
+    """Its first items are read, and the place where it is no array any more is named."""
+    with request_file.open("r+") as file:
+        text = f"[{file.read()}\n{after}"
+        file.seek(0)
+        file.write(text)
+    with pytest.raises(SourceRefused, match=r"request\.json:2 is no JSON: "):
+        count(request_file)
 
 
 @pytest.mark.parametrize("member", ["content_hash", "transaction_id", "\\ud800"])

@@ -16,6 +16,7 @@ import pytest
 from joiner import JoinerState
 from notary import keys
 from notary.agreement import Agreement
+from notary.cli.snapshot import SHOWN_MAX
 from notary.config import load
 from notary.index import rows, viewing
 from notary.index.meta import encode
@@ -249,7 +250,9 @@ def test_what_a_former_key_signed(fixture: SnapshotFixture) -> None:
     assert fixture.snapshot("verify")["problem"] is None
     keys.put_in_place(key, history, "notary.example/test")
     shutil.rmtree(fixture.index)
-    assert "unknown-key" in fixture.snapshot("restore", code=1)["stderr"]
+    problem = fixture.snapshot("restore", code=1)["stderr"]
+    assert "unknown-key" in problem
+    assert "make a new one (`notary snapshot create`), or let the worker replay the log" in problem
     assert fixture.snapshot("prune", "--keep", "1", "--margin-s", "0") == {"snapshots": [], "files": 0, "not_ours": [], "stderr": ""}
 
 
@@ -355,3 +358,16 @@ def test_kills_while_it_is_restored(fixture: SnapshotFixture) -> None:
         fixture.snapshot("restore", "--name", "worker-2")
         assert fixture.rows(index) == before
         assert {each.name for each in index.parent.iterdir()} == {"worker-1", "worker-2"}
+
+
+def test_many_foreign_manifests_are_reported_in_short(fixture: SnapshotFixture) -> None:
+    """A worker logs the output of both commands: somebody who may write to the store must not fill its memory with names."""
+    fixture.snapshot("create")
+    for number in range(SHOWN_MAX + 5):
+        (fixture.store / "manifests" / f"9-{number:02}.note").write_text("not ours")
+    complaints = fixture.snapshot("restore", "--name", "worker-2")["stderr"].splitlines()
+    assert len(complaints) == SHOWN_MAX + 1
+    assert complaints[-1].startswith(f"notary snapshot: {SHOWN_MAX + 5} snapshots could not be used")
+    (complaint,) = fixture.snapshot("prune", "--keep", "1")["stderr"].splitlines()
+    assert complaint.count("9-") == SHOWN_MAX
+    assert " and 5 others, which may need the files" in complaint
