@@ -85,6 +85,7 @@ def test_one_command_at_a_time_changes_an_archive(directory: NotaryDirectory, tm
     assert "another process changes the archive" in capsys.readouterr().err
 
 
+@pytest.mark.seconds
 def test_a_long_problem_fits_into_an_answer(directory: NotaryDirectory) -> None:
     """A store's error may be as long as the store likes: the worker reads a line of at most 64 KiB, and would log another error."""
     flags = ["--config", str(directory.config), "--url", f"{'x' * 100_000}:y"]
