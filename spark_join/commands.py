@@ -35,7 +35,7 @@ from spark_join.report import RunMetadata, refuse_used, write_report
 from spark_join.state import rest_of, start
 from spark_join.verify import verify
 
-_PRINTED: Final = ("decisions", "outcomes", "root", "checkpoints", "exports", "undecided_entries", "unlisted", "violations")
+_PRINTED: Final = ("log_id", "decisions", "outcomes", "root", "checkpoints", "exports", "undecided_entries", "unlisted", "violations")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -69,7 +69,7 @@ def _verify(chosen: argparse.Namespace) -> int:
     if chosen.index and chosen.checkpoint_from is not None:
         raise CouldNotVerify("an export is compared from its first decision on: leave --checkpoint-from out where there is an --index")
     if chosen.archive is not None:
-        if chosen.prefix or chosen.kafka_config or chosen.kafka_option:
+        if chosen.prefix is not None or chosen.kafka_config or chosen.kafka_option:
             raise CouldNotVerify("an archive is read without brokers: leave --prefix, --kafka-config and --kafka-option out")
         read_ranges(chosen.archive)  # report a missing archive now: Spark needs half a minute to start
     chosen.out.mkdir(parents=True, exist_ok=True)
@@ -231,7 +231,7 @@ def _kafka(session: SparkSession, chosen: argparse.Namespace) -> Kafka:
         if name not in PROPERTIES:
             raise CouldNotVerify(f"--kafka-option {name} would change nothing: it takes {', '.join(sorted(PROPERTIES))}")
         properties[name] = value
-    return Kafka(chosen.bootstrap, chosen.prefix or PREFIX, properties)
+    return Kafka(chosen.bootstrap, PREFIX if chosen.prefix is None else chosen.prefix, properties)
 
 
 def _warn(chosen: argparse.Namespace, progress: Progress, warning: str) -> None:

@@ -235,24 +235,31 @@ def sizes_of(checkpoints: DataFrame, decided: int, others: Collection[int]) -> D
 
 
 def compare_roots(
-    checkpoints: DataFrame, parts_: DataFrame, decided: int, others: Collection[int], stages: Stages
+    checkpoints: DataFrame, parts_: DataFrame, decisions: DataFrame, decided: int, others: Collection[int], stages: Stages
 ) -> tuple[DataFrame, dict[int, bytes]]:
     """Compares each checkpoint with the root of its size. Returns each `root-mismatch` (`violations.VIOLATION`), and roots by size.
 
     These are the root over all decisions, and those of `others` that are no larger. `checkpoints` come from `compared_of`, and `parts_`
-    from `parts` for the sizes that `sizes_of` returns for them and for `others`.
+    from `parts` for the sizes that `sizes_of` returns for them and for `others`. `decisions` has position and offset (of the ordering
+    record) of the new ones: a checkpoint before the last decision that it covers is a mismatch, even with the right root.
     """
     roots_ = stages.keep("roots", roots(parts_))
     asked = roots_.where(F.col("size").isin(decided, *others)).collect()
     compared = _sized(checkpoints, decided).join(roots_.withColumnRenamed("root", "right"), "size", "left")
-    too_large = F.col("size").isNull()
+    lasts = decisions.select((F.col("position") + 1).alias("size"), F.col("offset").alias("decided_at"))
+    # An inner join: Spark sends the checkpoints, which are few, to the decisions.
+    early = _sized(checkpoints, decided).join(lasts, "size").where("decided_at > offset").select("offset", "decided_at")
+    compared = compared.join(early, "offset", "left")
+    too_large, too_early = F.col("size").isNull(), F.col("decided_at").isNotNull()
     of_size = F.format_string("a root of %s decisions", F.conv(F.hex("tree_size"), 16, 10))
     mismatches = violations(
-        compared.where(~F.col("root").eqNullSafe(F.col("right"))),
+        compared.where(~F.col("root").eqNullSafe(F.col("right")) | too_early),
         F.lit("root-mismatch"),
         position=F.col("size"),
-        found=F.when(too_large, of_size).otherwise(render_hex(F.col("root"))),
-        expected=F.when(too_large, F.lit(f"a root of at most {decided} decisions")).otherwise(render_hex(F.col("right"))),
+        found=F.when(too_large | too_early, of_size).otherwise(render_hex(F.col("root"))),
+        expected=F.when(too_large, F.lit(f"a root of at most {decided} decisions"))
+        .when(too_early, F.format_string("a root of fewer decisions: the last of these is made at offset %s", "decided_at"))
+        .otherwise(render_hex(F.col("right"))),
     )
     return mismatches, {row["size"]: bytes(row.root) for row in asked}
 

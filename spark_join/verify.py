@@ -37,6 +37,7 @@ class Verified(msgspec.Struct, frozen=True):
     """The result of one run."""
 
     notary_name: str
+    log_id: bytes
     decided: int
     """The number of decisions of the complete log, the earlier part included"""
     outcomes: dict[str, int]
@@ -95,13 +96,15 @@ def verify(
             refuse_behind_hole(exports, joined.offset_hole)
         trees = {manifest.tree.size for manifest in exports.manifests.values()}
     leaf_hashes = tree.hashed(tree.leaves(decisions))
+    places = joined.requests.select("position", "offset")
     if items is not None:
         leaf_hashes = leaf_hashes.union(items.select("position", "hash"))
+        places = places.union(items.select("position", "offset"))
     hashes = stages.keep("leaf hashes", leaf_hashes)
     sizes = sizes_of(checkpoints, decided, trees)
     parts = stages.keep("parts of the tree", tree.parts(state.hashes, hashes, sizes, state.decided, decided))
     # A full chunk of the state in which a size ends is in both frames.
-    mismatches, roots = compare_roots(checkpoints, state.chunks.union(parts).distinct(), decided, trees, stages)
+    mismatches, roots = compare_roots(checkpoints, state.chunks.union(parts).distinct(), places, decided, trees, stages)
     gone = settled_by_owner(joined.gone, joined.records)
     by_kind = joined.records.groupBy("kind", "skipped", "view")
     grouped = by_kind.agg(F.count("*").alias("records"), F.min("offset").alias("offset_first")).collect()
@@ -123,6 +126,7 @@ def verify(
         found.append(compare(session, exports, joined, decisions, roots, stages))
     return Verified(
         joined.identity.notary_name,
+        joined.identity.log_id,
         decided,
         {name: counts.get(outcome, 0) for outcome, name in OUTCOMES.items()},
         {form: salvaged.get(form, 0) for form in (DECISION, HASH, LOST)},

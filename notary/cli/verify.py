@@ -140,7 +140,10 @@ def _verify_lines(first: bytes, stream: IO[bytes], keys: list[VerifierKey]) -> t
         print(f"notary verify: {len(failed)} of {decisions} decisions do not verify", file=sys.stderr)
         why = {"reason": failures[0]["reason"], "detail": f"line {failures[0]['line']}: {failures[0]['detail']}"}
         return met, {"verified": False, **why, "decisions": decisions, "failed": len(failed), "failures": failures}
-    return met, {"verified": True, "decisions": decisions, **_as_object(max(met, key=lambda checkpoint: checkpoint.size))}
+    by_size = sorted(met, key=lambda checkpoint: checkpoint.size)
+    *others, largest = sorted({each.origin: each for each in by_size}.values(), key=lambda checkpoint: checkpoint.size)
+    more = {"others": [_as_object(each) for each in others]} if others else {}
+    return met, {"verified": True, "decisions": decisions, **_as_object(largest), **more}
 
 
 class _Proven:
@@ -268,6 +271,8 @@ def _rendered(found: dict[str, Any]) -> str:
         text = f"verified: {found['decisions']} decisions, the last checkpoint of {tree}"
     else:
         text = f"verified: a checkpoint of {tree}"
+    for each in found.get("others", ()):
+        text += f"; and of {each['origin']} with {each['tree_size']} decisions, root {each['root']}"
     if "consistent_with" in found:
         text += f"; consistent with that of {found['consistent_with']['tree_size']} decisions"
     return text

@@ -110,6 +110,7 @@ def _content(log: LogFrames, verified: Verified, run: RunMetadata, counts: Mappi
     return {
         "report_version": REPORT_VERSION,
         "notary": verified.notary_name,
+        "log_id": verified.log_id.hex(),
         "verified_at": f"{run.at:%Y-%m-%dT%H:%M:%SZ}",
         "archive": msgspec.to_builtins(run.archive),
         "unlisted": run.unlisted,

@@ -8,6 +8,8 @@ Decided = Mapping[str, Any]
 """A decision as the contract's JSON object."""
 Asked = Mapping[str, Any]
 """A request as the contract's JSON object."""
+OPEN_FROM, OPEN_UNTIL = -(2**63), 2**63 - 1
+"""The ends of an open time window."""
 
 
 def expected_reason(request: Asked, consumer: Mapping[str, str], log_time: int) -> tuple[str | None, list[dict[str, str]]]:
@@ -20,7 +22,7 @@ def expected_reason(request: Asked, consumer: Mapping[str, str], log_time: int) 
             ]
     window = request.get("time_window") or {}
     start, end = window.get("from"), window.get("until")
-    if (start is not None and log_time < start) or (end is not None and log_time >= end):
+    if not (OPEN_FROM if start is None else start) <= log_time < (OPEN_UNTIL if end is None else end):
         return "outside-time-window", []
     return None, []
 

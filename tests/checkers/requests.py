@@ -10,11 +10,10 @@ from hashlib import sha256
 from struct import Struct
 from typing import Any
 
-from tests.checkers.precedence import Asked
+from tests.checkers.precedence import OPEN_FROM, OPEN_UNTIL, Asked
 
 TIME_MAX = 2**53 - 1
 INDEX_MAX = 2**32 - 1
-OPEN_FROM, OPEN_UNTIL = -(2**63), 2**63 - 1
 REQUESTS_MAX = 1_000
 STATES_MAX = 10_000
 VALUES_KEPT = 4_096

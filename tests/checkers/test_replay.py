@@ -221,6 +221,15 @@ def test_view_of_no_record_is_not_comparable() -> None:
     assert log.replayed().records[-1].view == Seen.NOT_COMPARABLE
 
 
+def test_no_window_has_the_last_log_time() -> None:
+    """An open end is the number 2^63 - 1, as workers compare it: at this log time every request is outside its window."""
+    log = SignedLog(PARTITIONS)
+    log.register()
+    log.batch(1, 1, "a", at=2**63 - 2)
+    log.batch(1, 2, "b", at=2**63 - 1)
+    assert decided(log.replayed()) == ["committed", "outside-time-window"]
+
+
 # ---- complete logs ----
 
 

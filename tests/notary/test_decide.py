@@ -108,6 +108,7 @@ def test_the_window_includes_its_start_only() -> None:
     ]
     outside = Outcome.OUTSIDE_TIME_WINDOW
     assert _outcomes(_decide(*asked)) == [Outcome.COMMITTED, outside, outside, Outcome.COMMITTED]
+    assert _outcomes(_decide(_ask(T1), log_time_ms=OPEN_UNTIL_MS)) == [outside]
 
 
 def test_an_id_gets_its_first_decision_again() -> None:

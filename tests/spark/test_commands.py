@@ -97,6 +97,7 @@ def test_a_clean_log_has_a_complete_report(clean: Clean, capsys: pytest.CaptureF
     assert report["checkpoints"] == {"compared": 3, "not_compared": 0, "skipped": 1}
     assert {reason: each["records"] for reason, each in report["skipped"].items()} == {"incarnation": 1, "sequence": 1}
     assert report["notary"] == "O=Notary,L=London,C=GB"
+    assert report["log_id"] == json.loads(done.stdout)["log_id"] == writer.replayed.log_id.hex()
     assert report["archive"] == {"ranges": 1, "sha256": ArchivedLog(clean.archive).digest(1)}
     assert report["ranges"]["ordering"] == {"0": [0, len(writer.log.by_partition[ORDERING])]}
     assert report["signatures_checked"]
@@ -221,7 +222,7 @@ def test_what_cannot_be_verified(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert f"spark_join verify: {tmp_path} is no archive: there is no ranges/00000001.json\n" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out/report.json").exists()
-    for option, value in (("--prefix", "other"), ("--kafka-config", "none"), ("--kafka-option", "a=b")):
+    for option, value in (("--prefix", "other"), ("--prefix", ""), ("--kafka-config", "none"), ("--kafka-option", "a=b")):
         assert main(["verify", "--archive", str(tmp_path), "--out", str(tmp_path / "out"), option, value]) == 2
         assert "an archive is read without brokers" in capsys.readouterr().err
     combined = ["--archive", tmp_path, "--out", tmp_path / "out", "--index", tmp_path, "--checkpoint-from", tmp_path]

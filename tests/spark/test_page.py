@@ -20,6 +20,7 @@ pytestmark = pytest.mark.seconds  # matplotlib draws each page
 HOSTILE = "O=<script>alert(1)</script><img src=x onerror=alert(1)>\"'&\u202egnp.\u2066\x07</td>"
 SAID = {
     "notary": HOSTILE,
+    "log_id": "12" * 32,
     "verified_at": "2026-11-22T03:04:05Z",
     "continued_from": None,
     "exports": {},
@@ -115,6 +116,7 @@ def test_page_needs_nothing_else() -> None:
     assert {"src", "href", "style", "onload"}.isdisjoint(dict(found.attributes))
     assert not re.search(r"https?:|url\(|@import", text)
     assert "default-src 'none'" in text
+    assert f"Log id: <code>{'12' * 32}</code>" in text
     assert found.tags.count("svg") == 6
 
 

@@ -76,6 +76,7 @@ def _verified(spark: SparkSession, violations: DataFrame) -> tuple[LogFrames, Ve
     known = start(spark)
     return log, Verified(
         "O=Notary",
+        bytes(32),
         0,
         {"committed": 0},
         {},

@@ -18,7 +18,7 @@ from spark_join.tree import Counts
 from spark_join.verify import Skipped, Verified
 from tests.checkers.records import Settle, View
 from tests.checkers.replay import Replayed, Seen, Why, replay
-from tests.checkers.signed_log import NOTARY, private_key
+from tests.checkers.signed_log import NOTARY, SignedLog, private_key
 from tests.clients.party import Party, spend, state
 from tests.simulation import simulate as simulation
 from tests.simulation.deployment import deployment
@@ -146,6 +146,24 @@ def _root_of_more_than_there_is(writer: Writer) -> Planted:
     return [("root-mismatch", None, writer.checkpoint(3, 2**64 - 1, bytes(32)).offset)]
 
 
+def _root_before_its_decisions(writer: Writer) -> Planted:
+    """Plant the right root of one decision more than the log has there, and then the batch with that decision."""
+    sent, sequence = writer.party.submission(spend(state("soon"))), writer.sequence(3)
+    value = writer.value([sent])
+
+    def batch(log: SignedLog) -> None:
+        log.payload(3, sequence, value=value)
+        log.entry(3, sequence, value=value, ids=sent.ids, sent_at=-60_000)  # it moves no log time
+
+    ahead = deepcopy(writer.log)
+    batch(ahead)
+    size = ahead.replayed().size
+    early = writer.log.checkpoint(3, size, ahead.replayed().root(size))
+    batch(writer.log)
+    assert writer.replayed.leaves == ahead.replayed().leaves
+    return [("root-mismatch", size, early.offset)]
+
+
 def _unknown_party(writer: Writer) -> Planted:
     nobody = Party(NOTARY, name="O=Nobody").submission(spend(state("nobody")), spend(state("nobody 2")))
     return [("unknown-party", DECIDED, writer.append(3, [nobody]).offset)]
@@ -198,7 +216,7 @@ def test_many_violations_are_all_found(spark: SparkSession, tmp_path: Path, writ
     planted += [*_unreadable(writer), *_other_history(writer)]
     forged = writer.append(3, [writer.party.submission(spend(state("good"))), Party(NOTARY).submission(spend(state("forged")))], 2)
     planted.append(("bad-signature", DECIDED + 4, forged.offset))
-    planted += _forged_repetition(writer)
+    planted += [*_forged_repetition(writer), *_root_before_its_decisions(writer)]
     former = Party(NOTARY)  # the same party, with its former key
     writer.batch(3, 2, spend(state("of another key")), party=former)
     view = writer.log.view()
@@ -237,7 +255,7 @@ def test_many_violations_are_all_found(spark: SparkSession, tmp_path: Path, writ
     reported = [row.found for row in verified.violations.where("type = 'sequence-gap'").orderBy("offset").collect()]
     assert reported == [
         f"offsets {orphan.offset} to {orphan.offset} of payload partition 0 are not there",
-        "batch 10 of incarnation 3 counts next",
+        "batch 11 of incarnation 3 counts next",
         f"offsets {entry.offset} to {entry.offset} of the ordering topic are not there",
     ]
     other, foreign = verified.violations.where("type = 'foreign-view'").orderBy("offset").collect()

@@ -270,11 +270,15 @@ def test_a_decision_that_contradicts_itself(folder: Folder) -> None:
 
 
 def test_what_only_looks_like_a_contradiction(folder: Folder) -> None:
-    """One consumer cited twice, the same decision twice, and equal log times; another notary has its own positions."""
+    """One consumer cited twice, the same decision twice, and equal log times; another notary has its own positions, and is named."""
     other = Grown(random_decisions(5, seed=9), origin="other.example", seed="other")
     others = [{**as_object(one), "receipt": other.receipt(one.position)} for one in other.decisions]
     lies = [lie(1, 1, b"a" * 32), lie(2, 2, b"a" * 32), lie(1, 1, b"a" * 32), *others]
-    assert folder.verify(folder.put("decisions", as_lines(lies)), "--verifier-key", str(other.key)) == 0
+    file = folder.put("decisions", as_lines(lies))
+    assert folder.verify(file, "--verifier-key", str(other.key)) == 0
+    assert f"of other.example with 5 decisions, root {other.view().root.hex()}; and of {ORIGIN} with 3 decisions, root " in folder.out
+    found = folder.found(file, "--verifier-key", str(other.key))
+    assert [(each["origin"], each["tree_size"]) for each in (found, *found["others"])] == [("other.example", 5), (ORIGIN, 3)]
 
 
 def test_a_file_to_compare_with_is_named(folder: Folder) -> None:
