@@ -200,7 +200,7 @@ class Lanes:
 
     def add(self, body: Body, now_s: float) -> None:
         """Append a body to its lane."""
-        key, weight = self.lane_of(body, body.party)
+        key, weight = self.lane_of(body)
         body.of_party = weight > 0
         ring = self._parties if body.of_party else self._addresses
         lane = ring.lane(key, weight or 1)
@@ -241,12 +241,12 @@ class Lanes:
         self._forget_shares_if_empty()
         return older
 
-    def lane_of(self, body: Body, party: bytes) -> tuple[bytes, int]:
-        """Returns (key, weight) of the lane for a body that names `party`: the weight is 0 for the lane of an address."""
-        if body.network and party not in body.parties:
+    def lane_of(self, body: Body) -> tuple[bytes, int]:
+        """Returns (key, weight) of the lane for a body: the weight is 0 for the lane of an address."""
+        if body.network and body.party not in body.parties:
             return body.network.encode(), 0
-        weight = self._weight_of(party) if party else 0
-        return (party, weight) if weight else (b"", 1)
+        weight = self._weight_of(body.party) if body.party else 0
+        return (body.party, weight) if weight else (b"", 1)
 
     def whose_turn(self, decoding: Container[Side] = (), *, addresses: Callable[[], bool] = lambda: True) -> Side | None:
         """Returns the side of the next body; None if there is none.

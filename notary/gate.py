@@ -281,7 +281,7 @@ class Gate:
                 # Reject it before its end. A body that names two parties is rejected for either of them, and is never admitted.
                 rejection = self._rejection(1, 1, body.party.decode(errors="replace"), body.ticket)
             if rejection is None and (self._lanes or body.waited_s > CONNECTION_WAIT_S_MAX):
-                rejection = self._wait_rejection(body, body.party)
+                rejection = self._wait_rejection(body)
         if rejection is None:
             self.count_bytes(len(data), body.payer)
         return rejection
@@ -323,13 +323,13 @@ class Gate:
             else:
                 self._bytes_of.pop(key, None)
 
-    def _wait_rejection(self, body: Body, party: bytes) -> Overloaded | None:
-        """Returns a rejection while bodies of the party, or of the address, wait too long to be decoded; else None.
+    def _wait_rejection(self, body: Body) -> Overloaded | None:
+        """Returns a rejection while bodies of its party, or of its address, wait too long to be decoded; else None.
 
         Without a bound on this wait, all bodies would be decoded late, and the queue behind the gate would never be full. (RFC 8289: the
         wait, not the length, shows that a queue is too long.)
         """
-        key, weight = self._lanes.lane_of(body, party)
+        key, weight = self._lanes.lane_of(body)
         now_s, of_party = self._clock_s(), weight > 0
         is_burst = self._lanes.age_s(key, now_s, of_party=of_party) <= BACKLOG_S
         if is_burst and body.waited_s <= CONNECTION_WAIT_S_MAX:
@@ -337,7 +337,7 @@ class Gate:
         wait_s = self._wait_s(key, now_s, of_party=of_party)
         if wait_s <= DECODING_WAIT_S and body.waited_s <= CONNECTION_WAIT_S_MAX:
             return None
-        name = party.decode(errors="replace")
+        name = body.party.decode(errors="replace")
         if body.ticket and wait_s <= 2 * DECODING_WAIT_S and self.tickets is not None and self.tickets.counts(body.ticket, name):
             return None
         after_s = min(WAIT_S_MAX, 1 + math.ceil(wait_s))  # the pace may be low only because the worker was busy
@@ -438,7 +438,6 @@ class Gate:
     def _decode_piece(self, decoding: "_Decoding", not_ready: NotaryError | None) -> None:
         """Decode one more piece of a body. After the last piece, admit or reject it."""
         body = decoding.body
-        decoding.since_s = self._clock_s()
         submission: AdmittedSubmission | None = None
         found: Exception | None = not_ready
         if not_ready is None:
@@ -446,6 +445,7 @@ class Gate:
                 if decoding.pieces is None:
                     decoding.pieces = self._admit(body.data(), body.ticket)
                 next(decoding.pieces)
+                decoding.since_s = self._clock_s()
                 return
             except StopIteration as done:
                 submission = done.value
@@ -486,7 +486,8 @@ class Gate:
         return self._admit_decoded(submission, _verified, ticket)
 
     def check_verified(self, submission: Submission, ticket: bytes = b"") -> None:
-        """Check capacity and quota for all its requests. Call it again some turns after the admission: others may have used them up.
+        """Check capacity and quota for all requests of a submission. It is called again if the submission is looked up before it is queued:
+        others may have used them up meanwhile.
 
         A copy of a pending submission passes, since its party has paid for that one. Raises `Overloaded` or `QuotaExceeded`, with a
         ticket. The rejection of a new submission reserves what it needs.

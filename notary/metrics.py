@@ -257,7 +257,7 @@ def mirror_registry(mirror: LogMirror, topic_watch: TopicWatch, certificates_end
 
 
 class _Answers(Collector):
-    """The answers to HTTP calls. A counter and a histogram of the library would take 3 us for each, with a lock for each number."""
+    """The answers to HTTP calls. A counter and a histogram of the library would take 3 us for each answer, with a lock for each number."""
 
     def __init__(self) -> None:
         self.counts: defaultdict[tuple[str, int], int] = defaultdict(int)

@@ -87,7 +87,7 @@ class InFlight:
         self._lane: Lane = b""
         """The lane in which it waits, empty before. A copy, which anyone may send, waits in that of its party."""
         self._tick = 0
-        """The end of its wait for the decisions (`Deadlines`); 0 while it does not wait."""
+        """The tick in which its wait for the decisions ends (`Deadlines`); 0 before the wait."""
         self._tracing: AbstractContextManager[None] | None = None
 
     def start(self) -> None:

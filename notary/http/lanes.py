@@ -64,9 +64,9 @@ class ClientKey(NamedTuple):
 
 
 def lane_of(party: bytes, network: str, parties: Set[bytes]) -> Lane:
-    """Returns the lane in which a submission of this party waits: its party's on a connection of one party, else that of the address.
+    """Returns the lane in which a submission of `party` waits: on a connection of one party that of `party`, else that of the address.
 
-    On a connection of another party it is not that party's lane: a party that sends copies of others' submissions would have their parts.
+    This holds on another party's connection, too. Otherwise a party that sends copies of others' submissions would have their parts.
     """
     return party if len(parties) == 1 else network
 

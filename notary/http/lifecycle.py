@@ -36,34 +36,42 @@ class Waiting(Protocol):
 
 
 TICK_S: Final = 0.05
-"""Waits that end within this time end together."""
+"""Waits that end within this time share a timer. One for each wait would take twice as long as parsing the head of its call."""
+ENDS_A_TURN: Final = 100
+"""The number of waits that end in one turn of the loop. Each takes a few microseconds, and thousands may share a timer."""
 
 
 class Deadlines:
-    """The ends of the waits of an application's calls. A timer for each wait would take twice as long as parsing the head of its call."""
+    """The ends of the waits of an application's calls."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, dict[Waiting, None]] = {}
-        """The waits by the tick of the loop's clock in which they end. There is one timer for each tick."""
+        self._ticks: dict[int, tuple[dict[Waiting, None], asyncio.Handle]] = {}
+        """By tick of the loop's clock: the waits that end in it, at least one, and their timer."""
 
     def end_after(self, wait_s: float, waiting: Waiting) -> int:
         """End a wait after `wait_s`, or up to `TICK_S` later. Returns the tick, for `forget`."""
         loop = asyncio.get_running_loop()
         tick = math.ceil((loop.time() + wait_s) / TICK_S)
-        same = self._waiting.get(tick)
-        if same is None:
-            same = self._waiting[tick] = {}
-            loop.call_at(tick * TICK_S, self._end, tick)
-        same[waiting] = None
+        found = self._ticks.get(tick)
+        if found is None:
+            found = self._ticks[tick] = {}, loop.call_at(tick * TICK_S, self._end, tick)
+        found[0][waiting] = None
         return tick
 
     def forget(self, tick: int, waiting: Waiting) -> None:
-        """The wait has ended for another reason."""
-        if (same := self._waiting.get(tick)) is not None:
+        """The wait has ended. Its tick has no timer once all its waits have: most end long before."""
+        if (found := self._ticks.get(tick)) is not None:
+            same, timer = found
             same.pop(waiting, None)
+            if not same:
+                timer.cancel()
+                del self._ticks[tick]
 
     def _end(self, tick: int) -> None:
-        for waiting in self._waiting.pop(tick):
+        same, _ = self._ticks[tick]
+        self._ticks[tick] = same, asyncio.get_running_loop().call_soon(self._end, tick)  # for those that do not end in this turn
+        for waiting in [*same][:ENDS_A_TURN]:
+            self.forget(tick, waiting)  # even if a bug keeps it from ending
             waiting.end()
 
 
@@ -71,17 +79,16 @@ class AwaitedDecisions:
     """The calls that wait for a decision (long polls), by transaction. The driver passes each step that is durable to `applied`."""
 
     def __init__(self) -> None:
-        self._waiting: dict[TransactionId, list[Callable[[], None]]] = {}
+        self._waiting: dict[TransactionId, dict[Callable[[], None], None]] = {}
 
     def when_decided(self, transaction_id: TransactionId, call_back: Callable[[], None]) -> None:
         """Call `call_back` once, when a step decides the transaction on this worker."""
-        self._waiting.setdefault(transaction_id, []).append(call_back)
+        self._waiting.setdefault(transaction_id, {})[call_back] = None
 
     def forget(self, transaction_id: TransactionId, call_back: Callable[[], None]) -> None:
         """Do not call `call_back` any more."""
-        waiting = self._waiting.get(transaction_id, [])
-        if call_back in waiting:
-            waiting.remove(call_back)
+        waiting = self._waiting.get(transaction_id, {})
+        waiting.pop(call_back, None)
         if not waiting:
             self._waiting.pop(transaction_id, None)
 
@@ -174,8 +181,9 @@ class Lifecycle:
 
     def began(self) -> None:
         """Count a call as under way."""
+        if not self._under_way:
+            self._idle.clear()
         self._under_way += 1
-        self._idle.clear()
 
     def left(self) -> None:
         """Count a call as ended: it is answered, or its client has left."""

@@ -159,9 +159,9 @@ class AnswerBacklog:
 
     def leave(self) -> None:
         """The answer to a decided submission is made."""
-        was_standing = self.is_standing()
+        is_last = self._size == 1 and self.is_standing()
         self._size -= 1
-        if was_standing and not self._size:
+        if is_last:
             self.caught_up()
 
     def is_standing(self) -> bool:

@@ -256,7 +256,7 @@ async def test_clients_that_leave_use_up_no_long_polls(own_directory: NotaryDire
                     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_s)
                 writer.transport.abort()
             await until(lambda: app.long_polls == 0)
-            assert not any(app.deadlines._waiting.values())
+            assert not app.deadlines._ticks
         await app.idle()
         assert not app.waiting
         assert not app.awaited._waiting

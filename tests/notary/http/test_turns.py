@@ -14,10 +14,10 @@ from notary import decision as decisions
 from notary import parties, wire
 from notary.duty_cycle import DutyCycle
 from notary.gate import BUSY_CHECK_S, Gate
-from notary.http import in_flight, turns
+from notary.http import in_flight, lifecycle, turns
 from notary.http.call import Answer, Call
 from notary.http.in_flight import InFlight
-from notary.http.lifecycle import NOBODY
+from notary.http.lifecycle import NOBODY, Deadlines
 from notary.http.reads import LOOK_UP_US
 from notary.http.submission import SUBMISSIONS, AnswerForm
 from notary.parties import Parties
@@ -78,9 +78,9 @@ def look_up(service: Service, path: str) -> Counting:
     return call
 
 
-def long_poll(service: Service) -> Counting:
+def long_poll(service: Service, wait_s: int = 60) -> Counting:
     call = Counting(f"/v1/transactions/{fresh_hash()}")
-    call.query = b"wait=60"
+    call.query = b"wait=%d" % wait_s
     service.app.take(call)
     return call
 
@@ -314,7 +314,39 @@ async def test_a_wait_ends_once(service: Service, bank: Bank) -> None:
     assert problems == [], "a second answer"
     assert service.app._under_way == 0
     assert service.app.unanswered._size == 0
-    assert not any(service.app.deadlines._waiting.values())
+    assert not service.app.deadlines._ticks
+
+
+async def test_waits_that_end_together_end_in_several_turns(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anyone may begin long polls at such times that all of them end within one tick."""
+    monkeypatch.setattr(lifecycle, "TICK_S", 1.0)
+    waiting, most = service.app.waiting, 0
+    for _ in range(400):
+        long_poll(service, 1)
+    before = len(waiting)
+    assert before == 400
+    while waiting:
+        await asyncio.sleep(0)
+        before, most = len(waiting), max(most, before - len(waiting))
+    assert most == lifecycle.ENDS_A_TURN
+
+
+async def test_a_bug_at_the_end_of_a_wait_costs_one_call() -> None:
+    """The other waits of its tick end, and nothing is left of them."""
+    deadlines, ended, problems = Deadlines(), list[int](), list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context))
+
+    class Wait:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def end(self) -> None:
+            ended.append(1 // self.number)
+
+    for number in (0, 1, 1):
+        deadlines.end_after(0.01, Wait(number))
+    await until(lambda: not deadlines._ticks, 0)
+    assert (ended, len(problems)) == ([1, 1], 1)
 
 
 async def test_a_worker_that_ends_between_two_pieces_returns_nothing_more(service: Service, bank: Bank) -> None:
