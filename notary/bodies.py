@@ -235,9 +235,10 @@ class Lanes:
             turns *= 1 + min(self._parties.weights, ADDRESSES_SHARE_MIN)
         return min(waiting_bytes, (lane.size_bytes + max(0, -lane.turn_bytes_left)) * turns // lane.weight)
 
-    def take_older(self, since_s: float) -> list[Body]:
-        """Remove and return the bodies that have waited since before that time."""
-        older = [body for ring in (self._parties, self._addresses) for body in ring.take_older(since_s)]
+    def take_older(self, since_s: float, bodies_max: int) -> list[Body]:
+        """Remove and return bodies that have waited since before that time, at most `bodies_max` of them."""
+        older = self._parties.take_older(since_s, bodies_max)
+        older += self._addresses.take_older(since_s, bodies_max - len(older))
         self._forget_shares_if_empty()
         return older
 
@@ -325,11 +326,13 @@ class _Ring:
             for lane in self.lanes.values():
                 lane.turn_bytes_left += rounds * TURN_BYTES * lane.weight
 
-    def take_older(self, since_s: float) -> list[Body]:
-        """Remove and return the bodies that have waited since before that time; each lane has its oldest first."""
+    def take_older(self, since_s: float, bodies_max: int) -> list[Body]:
+        """Remove and return bodies that have waited since before that time, at most `bodies_max`; each lane has its oldest first."""
         older: list[Body] = []
         for lane in self.lanes.values():
             while lane.bodies and lane.bodies[0].since_s < since_s:
+                if len(older) == bodies_max:
+                    return older
                 waiting = lane.bodies.popleft()
                 self._count_taken(lane, waiting)
                 older.append(waiting.body)

@@ -63,6 +63,8 @@ BUSY_CHECK_S: Final = 0.05
 """While the worker is busy, the gate checks this often whether the worker still admits submissions."""
 BUSY_WAIT_S_MAX: Final = 5.0
 """While the worker is busy, a body that has waited longer is rejected: if appends stall, nothing else ends its wait."""
+REJECTED_MAX: Final = 50
+"""The number of such bodies that are rejected in one turn."""
 UNAUTHENTICATED_PART: Final = 2
 """Unauthenticated bodies, on connections without an admitted submission, get all bytes divided by this, or one largest body if more."""
 UNAUTHENTICATED_ADDRESS_PART: Final = 8
@@ -388,21 +390,23 @@ class Gate:
                 self._go_on()
 
     def _go_on(self) -> None:
-        """Schedule the next turn: soon; in the next active slice if only addresses have bodies; in `BUSY_CHECK_S` if the worker is busy."""
+        """Schedule the next turn: soon; in the next active slice if only addresses have bodies; in `BUSY_CHECK_S` if the worker is busy.
+
+        A busy worker first rejects the bodies that have waited too long, `REJECTED_MAX` in a turn.
+        """
         loop = asyncio.get_running_loop()
         is_busy = self.is_busy
-        if is_busy:
-            self._reject_older()
+        may_have_older = is_busy and self._reject_older()
         if self._next is not None:  # a rejection in this turn let its client's next body be complete (`enter_lane`)
             self._next.cancel()
             self._next = None
         self._is_paused = is_busy
-        if is_busy:
+        if is_busy and not may_have_older:
             self._next = loop.call_later(BUSY_CHECK_S, self._turn)
-        elif self._whose_turn() is None:
-            self.duty.call(self._wake)
-        else:
+        elif is_busy or self._whose_turn() is not None:
             self._next = loop.call_soon(self._turn)
+        else:
+            self.duty.call(self._wake)
 
     def _wake(self) -> None:
         if self._next is None:
@@ -411,15 +415,18 @@ class Gate:
     def _whose_turn(self) -> Side | None:
         return self._lanes.whose_turn(self._decoding, addresses=self.duty.is_active)
 
-    def _reject_older(self) -> None:
+    def _reject_older(self) -> bool:
+        """Reject bodies that have waited too long. Returns True if there may be more of them, for the next turn."""
         before_s = self._clock_s() - BUSY_WAIT_S_MAX
         stalled = {side: each.body for side, each in self._decoding.items() if each.since_s < before_s}
         for side in stalled:
             del self._decoding[side]
-        for body in (*stalled.values(), *self._lanes.take_older(before_s)):
+        older = self._lanes.take_older(before_s, REJECTED_MAX)
+        for body in (*stalled.values(), *older):
             why = f"it waited for more than {BUSY_WAIT_S_MAX:g} s, because this worker is busy"
             text = f"{why}: send the same again later, or to another worker"
             body.reject(self._with_ticket(Overloaded(text, math.ceil(BUSY_WAIT_S_MAX)), "capacity", None))
+        return len(older) == REJECTED_MAX
 
     def _decode_until(self, until_s: float) -> None:
         not_ready = self._why_not_ready()  # it cannot change in this turn

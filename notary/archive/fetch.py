@@ -54,8 +54,7 @@ def fetch(
     `archived` is None if there is no archive in `folder` yet. `key_last` is the last key of the key history. Nothing is added if a segment
     is missing, or two differ.
     """
-    partitions = max([segment.payload_partitions for segment in segments], default=0)
-    reached = dict.fromkeys(range(ORDERING, partitions), 0) | (dict(archived.ends) if archived else {})
+    reached = dict(archived.ends) if archived else {}
     number = (archived.ranges if archived else 0) + 1
     used = in_order(segments, reached)
     if archived:
@@ -63,6 +62,10 @@ def fetch(
     if not used:
         return AddedRange(0, 0, 0)
     _refuse_gaps(used, reached)
+    # A forged segment of a former key may have any number. The log had its partitions before the key in force signed a segment.
+    counting = [segment for segment in segments if segment.signer == key_last] or used
+    reached = dict.fromkeys(range(ORDERING, max([segment.payload_partitions for segment in counting])), 0) | reached
+    _refuse_unknown_partitions(used, reached)
     _remove_unfinished(folder, number)
     added = _Added(folder, number, reached, used, archived)
     if archived and any(segment.signer != key_last for segment in used):
@@ -189,6 +192,18 @@ def _refuse_gaps(used: Sequence[Segment], reached: Mapping[int, int]) -> None:
                     f" {part.offset_first}: the records between them are missing. Take a newer archive, or put the missing segment back"
                 )
             ends[part.partition] = max(part.offset_end, end)
+
+
+def _refuse_unknown_partitions(used: Sequence[Segment], reached: Mapping[int, int]) -> None:
+    """Raise `ConfigurationError` if a segment has records of a topic-partition that is not in `reached`."""
+    for segment in used:
+        for part in segment.parts:
+            if part.partition not in reached:
+                raise ConfigurationError(
+                    f"the segment {segment.name} has records of {describe(part.partition)}, and the segments that the key in force signed"
+                    f" were made of {len(reached) - 1} payload partitions: a former key signed it, and it is forged. Move it to another"
+                    " place. If the topic does have that partition, restart the workers, and run this again after their next segment"
+                )
 
 
 def _records(store: SnapshotStore, segment: Segment, folder: Path) -> dict[int, list[Record]]:

@@ -153,7 +153,9 @@ def fault_of_file(folder: Path, path: str, sha256: str, records: int, offset_fir
             if parquet.schema_arrow != SCHEMA:
                 return f"{file} has other columns than an archive's: {', '.join(parquet.schema_arrow.names)}"
             number, last, rising = 0, offset_first - 1, True
-            for batch in parquet.iter_batches(columns=["offset"]):
+            for batch in parquet.iter_batches(columns=["offset", "append_time_ms"]):
+                if batch.column(1).null_count:
+                    return f"{file} has records without an append time"
                 for offset in batch.column(0).to_pylist():
                     rising = rising and offset is not None and last < offset < offset_end
                     number, last = number + 1, offset

@@ -73,7 +73,7 @@ RecordsByPartition = Mapping[int, Sequence[LogRecord]]
 
 
 VIEWS_KEPT = 1 << 16
-"""The number of records after which a history is too old for a settle record to count (docs/rules.md)."""
+"""A view that is this many records old proves nothing (docs/rules.md)."""
 
 
 class Seen(StrEnum):
@@ -83,7 +83,7 @@ class Seen(StrEnum):
     FOREIGN = "foreign"
     """The view covers more records than had taken effect there, or has another hash."""
     NOT_COMPARABLE = "not-comparable"
-    """The view covers no record at all: H(0) does not exist. (This replay keeps H(1), H(2), ... to the last.)"""
+    """The view is `VIEWS_KEPT` records old, or covers no record at all: H(0) does not exist."""
 
 
 class Why(StrEnum):
@@ -151,7 +151,7 @@ class Incarnation:
 class Checkpoint:
     """A correctly signed checkpoint record.
 
-    It counts if its incarnation has not ended by then, and its view is this replay's history.
+    It counts if its incarnation has not ended by then, and its view is this replay's history, less than `VIEWS_KEPT` records old.
     """
 
     offset: int
@@ -253,7 +253,7 @@ class Replayed:
 
     def compare(self, view: View) -> Seen:
         """Compare a view with the history so far."""
-        if view.seen == 0:
+        if view.seen == 0 or self.seen - view.seen >= VIEWS_KEPT:
             return Seen.NOT_COMPARABLE
         return Seen.OWN if view.seen <= self.seen and self.histories[view.seen] == view.history else Seen.FOREIGN
 
@@ -365,7 +365,7 @@ class _Replay:
         """Returns whether the view lets an owner's record take effect: of a salvage it has to be exactly the history here."""
         replayed = self.replayed
         if isinstance(decoded, Settle | Trim):
-            return view == Seen.OWN and replayed.seen - decoded.view.seen < VIEWS_KEPT
+            return view == Seen.OWN
         return decoded.view == (replayed.seen, replayed.history)
 
     def _condition(self, decoded: Ordering) -> bool:

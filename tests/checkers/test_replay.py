@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joiner import Joiner
 from ordering.log import ORDERING, Record
 from tests.checkers.records import NO_LOG_ID, View, key_of, verified
 from tests.checkers.replay import Replayed, Seen, Why, replay
@@ -219,6 +220,22 @@ def test_view_of_no_record_is_not_comparable() -> None:
     log = SignedLog(PARTITIONS)
     log.register(view=View(0, log.log_id))
     assert log.replayed().records[-1].view == Seen.NOT_COMPARABLE
+
+
+def test_a_view_that_is_too_old_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The replay compares views of the last records only, as a worker does. An older one is not foreign, and its checkpoint is no vote."""
+    monkeypatch.setattr("tests.checkers.replay.VIEWS_KEPT", 3)
+    monkeypatch.setattr("joiner.history.HISTORY_KEPT", 3)
+    log = SignedLog(PARTITIONS)
+    for name in "abcd":
+        log.register(name)
+    roots = [log.checkpoint(1, 0, view=log.view(seen)) for seen in (5, 3, 2)]
+    log.checkpoint(1, 0, view=View(2, bytes(32)))
+    replayed = log.replayed()
+    assert [applied.view for applied in replayed.records[5:]] == [Seen.OWN, Seen.OWN, Seen.NOT_COMPARABLE, Seen.NOT_COMPARABLE]
+    assert [checkpoint.counted for checkpoint in replayed.checkpoints] == [True, True, False, False]
+    joined = Joiner().step([record for records in log.by_partition.values() for record in records], 0)
+    assert [root.offset for root in joined.roots_seen] == [record.offset for record in roots[:2]]
 
 
 def test_no_window_has_the_last_log_time() -> None:

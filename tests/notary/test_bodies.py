@@ -171,7 +171,7 @@ def test_nobody_pays_while_nobody_waits(gate: Gate) -> None:
     lanes.charge(b"O=Early", DEBT_BYTES_MAX)
     let_wait(lanes, gate, 1, TURN_BYTES, "O=Early", "O=Other")
     lanes.charge(b"O=Early", DEBT_BYTES_MAX)
-    assert len(lanes.take_older(1.0)) == 2
+    assert len(lanes.take_older(1.0, 2)) == 2
     let_wait(lanes, gate, 1, TURN_BYTES, "O=Early", "O=Other")
     assert [lanes.take(Side.PARTIES).party for _ in range(2)] == [b"O=Early", b"O=Other"]
 

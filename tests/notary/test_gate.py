@@ -16,7 +16,17 @@ from joiner import AdmittedSubmission, QueueLimits, SubmissionQueue
 from notary import parties
 from notary.bodies import ANY_CLIENT, TURN_BYTES, Body, Side
 from notary.duty_cycle import DutyCycle
-from notary.gate import BACKLOG_S, BUSY_CHECK_S, BUSY_WAIT_S_MAX, CONNECTION_WAIT_S_MAX, DECODING_WAIT_S, BadSignature, Gate, UnknownParty
+from notary.gate import (
+    BACKLOG_S,
+    BUSY_CHECK_S,
+    BUSY_WAIT_S_MAX,
+    CONNECTION_WAIT_S_MAX,
+    DECODING_WAIT_S,
+    REJECTED_MAX,
+    BadSignature,
+    Gate,
+    UnknownParty,
+)
 from notary.parties import Parties
 from notary.quota import Quota, QuotaExceeded, QuotaSettings
 from notary.tickets import Tickets
@@ -424,6 +434,21 @@ async def test_no_body_waits_for_ever_while_the_log_stalls(shared: Gate, queue: 
     assert overloaded(older).ticket
     assert (newer.results, queue.pending_requests) == ([], 50)
     assert shared.body_bytes == newer.size
+
+
+async def test_bodies_that_waited_too_long_are_rejected_in_pieces(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:
+    """Thousands of bodies may wait while the log stalls, and the loop does other work between their rejections."""
+    queue.put(shared.admit(KNOWN.body(*(spend() for _ in range(50)))))
+    content = KNOWN.body(spend())
+    bodies = [complete(shared, content) for _ in range(3 * REJECTED_MAX)]
+    clock.now_s += BUSY_WAIT_S_MAX + 0.1
+    counts = [0]
+    async with asyncio.timeout(5):
+        while counts[-1] < len(bodies):
+            await asyncio.sleep(0)
+            counts.append(len([body for body in bodies if body.results]))
+    assert [count for count in counts if count] == [REJECTED_MAX, 2 * REJECTED_MAX, 3 * REJECTED_MAX]
+    assert shared.body_bytes == 0
 
 
 async def test_nor_does_one_that_is_half_decoded(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:

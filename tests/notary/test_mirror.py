@@ -272,6 +272,22 @@ async def test_a_mirror_that_was_created_again_is_not_copied_on(logs: Logs, monk
             await asyncio.wait_for(task, 30)
 
 
+async def test_a_record_of_another_process_is_noticed(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If its copy gets another offset than expected, the process begins again behind the mirror's last record, before the next report."""
+    monkeypatch.setattr(mirror, "REPORT_S", 600.0)
+    await logs.put(logs.source, 1, b"first")
+    async with logs.copying() as task:
+        await logs.until_complete(task)
+        await logs.repeat((await logs.read(logs.target))[1], 1)
+        await logs.put(logs.source, 1, b"later")
+        assert await logs.until_last(task, 1, b"later") == [b"first", b"first", b"later"]
+        await logs.put(logs.source, 1, b"last")
+        assert await logs.until_last(task, 1, b"last") == [b"first", b"first", b"later", b"last"]
+    assert "a copy at offset 2, expected 1: another process appended a record" in caplog.text
+
+
 async def test_two_processes_do_not_lose_a_record(logs: Logs) -> None:
     """If a second process copies too, each notices the other's records, and every record is in the mirror at least once."""
     async with logs.copying() as one, logs.copying() as other:

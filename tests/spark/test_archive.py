@@ -66,6 +66,12 @@ def _other_columns(folder: Path) -> None:
     _fits(folder, LAST, 2)
 
 
+def _without_a_time(folder: Path) -> None:
+    table = pq.ParquetFile(folder / LAST).read()
+    pq.write_table(table.set_column(1, "append_time_ms", pa.array([7, None], pa.int64())), folder / LAST)
+    _fits(folder, LAST, 2)
+
+
 def _no_parquet(folder: Path) -> None:
     (folder / LAST).write_bytes(b"garbage")
     _fits(folder, LAST, 2)
@@ -121,6 +127,7 @@ def _edited(old: bytes, new: bytes) -> Callable[[Path], None]:
             for offsets in ((3, 2), (2, 2), (1, 2), (2, 4))
         ],
         (_other_columns, r"00000002\.parquet has other columns than an archive's: offset, append_time_ms, key, value"),
+        (_without_a_time, r"00000002\.parquet has records without an append time"),
         (
             _edited(b'"offset_first":2', b'"offset_first":3'),
             r"begins at offset 3 of payload partition 1, and what was .* ends at 2: a range",

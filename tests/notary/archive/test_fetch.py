@@ -444,6 +444,25 @@ async def test_a_former_key_replaces_no_records(made: Streamed, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("archived", [False, True])
+async def test_a_former_key_adds_no_partitions(made: Streamed, archived: bool) -> None:
+    """A thief of a former key signs a segment of a log with 100,000 partitions. `spark_join archive` would refuse a range of so many."""
+    await made.process().seal(made.command(1))
+    if archived:
+        made.fetch()
+    await made.append((0, b"p1"))
+    await made.process().seal(made.command(2))
+    true = made.found()
+    forged = msgspec.structs.replace(true[0], payload_partitions=100_000, sealed_at_ms=0, signer=b"former")
+    (part, *_) = [part for part in true[0].parts if part.partition == 1]
+    beyond = msgspec.structs.replace(forged, parts=(msgspec.structs.replace(part, partition=99_999),))
+    with pytest.raises(ConfigurationError, match=r"has records of payload partition 99999, and the segments .* of 2 payload partitions"):
+        made.fetch([beyond, *true])
+    assert made.fetch([forged, *true]).records == (2 if archived else 5)
+    assert made.archive is not None
+    assert made.archive.payload_partitions == 2
+
+
+@pytest.mark.parametrize("archived", [False, True])
 @pytest.mark.parametrize("covers_it", [False, True])
 async def test_a_former_key_signs_nothing_after_its_end(tmp_path: Path, archived: bool, covers_it: bool) -> None:
     """A segment that a former key signed is refused if its ordering records go beyond the `key` record that replaced this key.
