@@ -289,7 +289,7 @@ async def test_a_record_of_another_process_is_noticed(
 
 
 async def test_two_processes_do_not_lose_a_record(logs: Logs) -> None:
-    """If a second process copies too, each notices the other's records, and every record is in the mirror at least once."""
+    """If a second process copies too, every record is in the mirror at least once."""
     async with logs.copying() as one, logs.copying() as other:
         values = [b"%d" % number for number in range(40)]
         async with logs.opened(logs.source) as log:
