@@ -35,7 +35,7 @@ from spark_join.engine.columns import frame_of, spread_of
 from spark_join.engine.files import read_files
 from spark_join.errors import CouldNotVerify
 from spark_join.log import ORDERING, LogFrames, TopicPartition, records_since
-from spark_join.log.files import fault_of_file
+from spark_join.log.files import fault_of_file, open_regular
 
 ARCHIVE_VERSION: Final = 2
 COLUMNS: Final = "offset bigint, append_time_ms bigint, key binary, value binary, partition int"
@@ -115,7 +115,8 @@ def read_ranges(archive: Path, *, new: bool = False) -> list[Range]:
         if file.name != f"{number:08}.json":
             raise CouldNotVerify(f"{archive}: range {number} is missing, and {file.name} is there")
         try:
-            content = file.read_bytes()
+            with open_regular(file) as opened:
+                content = opened.read()
             version = msgspec.json.decode(content, type=_Version).archive_version
             if version != ARCHIVE_VERSION:
                 raise CouldNotVerify(f"{file} has archive version {version}, and this software reads {ARCHIVE_VERSION}: use a newer one")

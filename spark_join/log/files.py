@@ -4,9 +4,11 @@ The task that reads the records of a partition writes them, one row group after 
 of a partition: count, offsets, and SHA-256 over offsets, append times, keys and values.
 """
 
+import errno
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import file_digest, sha256
+from io import BufferedReader
 from itertools import chain
 from pathlib import Path
 from typing import Final, TypeVar
@@ -138,11 +140,18 @@ def write_files(records: DataFrame, folder: Path, run: str) -> dict[TopicPartiti
     return _of_each(records, write, Written)
 
 
+def open_regular(file: Path) -> BufferedReader:
+    """Opens a regular file to read it. Raises `OSError`; also for a pipe, which would be waited for."""
+    if file.exists() and not file.is_file():
+        raise FileNotFoundError(errno.ENOENT, "there is no regular file", str(file))
+    return open(file, "rb")
+
+
 def fault_of_file(folder: Path, path: str, sha256: str, records: int, offset_first: int, offset_end: int) -> str | None:
     """Returns a sentence about a file that differs from its range in bytes, columns or records; None if it does not."""
     file = folder / path
     try:
-        with open(file, "rb") as opened:
+        with open_regular(file) as opened:
             found = file_digest(opened, "sha256").hexdigest()
     except OSError as problem:
         return f"{file} cannot be read ({problem.strerror}), and its range lists it"

@@ -1,6 +1,7 @@
 """Tests that a damaged archive is not verified, and that the message names the problem."""
 
 import json
+import os
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -72,6 +73,14 @@ def _without_a_time(folder: Path) -> None:
     _fits(folder, LAST, 2)
 
 
+def _pipe_at(path: str) -> Callable[[Path], None]:
+    def replace(folder: Path) -> None:
+        (folder / path).unlink()
+        os.mkfifo(folder / path)
+
+    return replace
+
+
 def _no_parquet(folder: Path) -> None:
     (folder / LAST).write_bytes(b"garbage")
     _fits(folder, LAST, 2)
@@ -127,6 +136,8 @@ def _edited(old: bytes, new: bytes) -> Callable[[Path], None]:
             for offsets in ((3, 2), (2, 2), (1, 2), (2, 4))
         ],
         (_other_columns, r"00000002\.parquet has other columns than an archive's: offset, append_time_ms, key, value"),
+        (_pipe_at(LAST), r"00000002\.parquet cannot be read \(there is no regular file\), and its range lists it"),
+        (_pipe_at("ranges/00000002.json"), r"ranges/00000002\.json cannot be read: .*there is no regular file"),
         (_without_a_time, r"00000002\.parquet has records without an append time"),
         (
             _edited(b'"offset_first":2', b'"offset_first":3'),
