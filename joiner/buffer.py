@@ -139,10 +139,13 @@ class Buffer:
         latest_first = self._records(partition, reversed(self._by_offset.get(partition, OrderedDict())))
         return last_of_one_time(record for record in latest_first if record.value is not None)
 
-    def offset_earliest(self, partition: int) -> int | None:
-        """Returns the offset of the earliest buffered record of that partition, None if there is none."""
-        offsets = self._by_offset.get(partition)
-        return next(iter(offsets)) if offsets else None
+    def holds(self, partition: int) -> bool:
+        """Returns True if records of that partition are buffered."""
+        return bool(self._by_offset.get(partition))
+
+    def offsets_earliest(self) -> dict[int, int]:
+        """Returns the offset of the earliest buffered record of each partition that has one."""
+        return {partition: next(iter(offsets)) for partition, offsets in self._by_offset.items() if offsets}
 
     def _records(self, partition: int, offsets: Iterable[int]) -> Iterator[Record]:
         for offset in offsets:

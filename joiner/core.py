@@ -110,7 +110,7 @@ class Joiner:
 
     def is_buffered(self, partition: int) -> bool:
         """Returns True if payload records of that partition wait for their entries."""
-        return self.payloads.buffer.offset_earliest(partition) is not None
+        return self.payloads.buffer.holds(partition)
 
     def buffered_run(self, partition: int) -> list[Record]:
         """Returns the partition's last payload records that wait for entries and share an append time, and the one before (`last_run`)."""
@@ -405,13 +405,9 @@ class Joiner:
         Anyone who may write to the topic can forge a payload of an idle worker. So nothing is proposed while payloads need little memory,
         and a restart need not read much again because of them.
         """
-        payloads, read_next = self.payloads, self._read_next
+        payloads = self.payloads
         costs_memory = payloads.buffer.size_bytes >= min(self.limits.fence_bytes_min, self.limits.buffer_bytes_max // 4)
-        if (
-            self.log_state is None
-            or self.log_state.sealed
-            or not (costs_memory or any(payloads.delays_restart(each, read_next[each]) for each in read_next if each != ORDERING))
-        ):
+        if self.log_state is None or self.log_state.sealed or not (costs_memory or payloads.delay_restart(self._read_next)):
             self._due.silent.clear()
             return
         ready.fences.extend(self._due.fences(self.incarnations, payloads, self.applied.log_time_ms, now_ms))
@@ -426,16 +422,14 @@ class Joiner:
         name.
         """
         last = self.history.last
-        offsets = {ORDERING: 0 if last is None else last.offset + 1}
-        for partition in self._read_next.keys() - {ORDERING}:
-            mark = self.marks.get(partition)
-            needed = self.payloads.offset_needed(partition)
+        marks, needed = self.marks, self.payloads.offsets_needed()
+        offsets = {}
+        for partition, offset_next in self._read_next.items():
+            mark = marks.get(partition)
             # After `forget_unapplied` the read position may be before the mark: records in between are not in memory, and may be needed.
-            wanted = [self._read_next[partition], 0 if mark is None else mark.offset + 1]
-            if needed is not None:
-                wanted.append(needed)
-            offsets[partition] = min(wanted)
-        return offsets
+            offset = min(offset_next, 0 if mark is None else mark.offset + 1)
+            offsets[partition] = min(offset, needed.get(partition, offset))
+        return offsets | {ORDERING: 0 if last is None else last.offset + 1}
 
     def _paused(self) -> frozenset[int]:
         """Returns the topic-partitions to pause now, so that memory stays bounded; never the partition of the hole at the head."""

@@ -157,17 +157,17 @@ class Payloads:
 
     # ---- reading on ----
 
-    def offset_needed(self, partition: int) -> int | None:
-        """Returns the offset of the earliest record of that partition that an entry may still name; None if there is none."""
-        earliest, dropped = self.buffer.offset_earliest(partition), self.dropped.get(partition)
-        if dropped is None:
-            return earliest
-        return dropped.offset if earliest is None else min(earliest, dropped.offset)
+    def offsets_needed(self) -> dict[int, int]:
+        """Returns the offset of the earliest record of each partition that an entry may still name."""
+        needed = self.buffer.offsets_earliest()
+        for partition, dropped in self.dropped.items():
+            needed[partition] = min(dropped.offset, needed.get(partition, dropped.offset))
+        return needed
 
-    def delays_restart(self, partition: int, offset_next: int) -> bool:
-        """Returns True if the earliest record in memory lies far before `offset_next`, so that a restart would read far back."""
-        earliest = self.buffer.offset_earliest(partition)
-        return earliest is not None and offset_next - earliest > self._limits.reread_records_max
+    def delay_restart(self, read_next: Mapping[int, int]) -> bool:
+        """Returns True if the earliest record in memory lies far before the next to read, so that a restart would read far back."""
+        earliest = self.buffer.offsets_earliest()
+        return any(read_next.get(partition, offset) - offset > self._limits.reread_records_max for partition, offset in earliest.items())
 
     def kept(self, partition: int, offset_next: int, to_reread: Sequence[int]) -> Kept:
         """Returns the records of that partition that are kept while it is read again, from `offset_next` or an earlier offset on.

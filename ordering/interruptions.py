@@ -11,15 +11,17 @@ fetch,
   between. (If the epoch changes between older batches, the leader changed before we read them, which is no interruption.)
 """
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
-from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.fetch import FetchRequest
 
 from ordering.batches import heads
+
+_Partition: TypeAlias = tuple[str, int]
+"""A topic, and the number of its partition."""
 
 
 class Fetched(msgspec.Struct, frozen=True):
@@ -39,15 +41,15 @@ class Interruptions:
     def __init__(self, client: AIOKafkaClient) -> None:
         self.count = 0
         self._client = client
-        self._last: dict[TopicPartition, Fetched] = {}
-        self._failed: set[TopicPartition] = set()
+        self._last: dict[_Partition, Fetched] = {}
+        self._failed: set[_Partition] = set()
         self._send = client.send
         client.send = self._send_and_check
 
     async def _send_and_check(self, node: int, request: Any, **how: Any) -> Any:
         if not isinstance(request, FetchRequest):
             return await self._send(node, request, **how)
-        requested = {TopicPartition(topic, number): offset for topic, parts in request.topics for number, offset, *_ in parts}
+        requested = {(topic, number): offset for topic, parts in request.topics for number, offset, *_ in parts}
         try:
             response = await self._send(node, request, **how)
         except KafkaError:
@@ -56,14 +58,14 @@ class Interruptions:
         connection = self._client._conns.get((node, ConnectionGroup.DEFAULT))
         for topic, parts in response.topics:
             for number, error_code, high_watermark, *_, records in parts:
-                partition = TopicPartition(topic, number)
+                partition = topic, number
                 if error_code:
                     self._failed.add(partition)
                 else:
                     self._fetched(partition, requested[partition], connection, high_watermark, records or b"")
         return response
 
-    def _fetched(self, partition: TopicPartition, offset: int, connection: Any, high_watermark: int, records: bytes) -> None:
+    def _fetched(self, partition: _Partition, offset: int, connection: Any, high_watermark: int, records: bytes) -> None:
         before = self._last.get(partition)
         epochs, offset_next = batches(records)
         offset_next = max(offset, offset_next)

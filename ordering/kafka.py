@@ -15,6 +15,7 @@ waits for a broker, and a writer or reader that failed once is replaced.
 | a resumed partition waits for the end of its broker's fetch in flight | `fetch_max_wait_ms` is short |
 | discovering leaders takes long when brokers are cut off | `leadership.Leadership` replaces that part |
 | a fetch that took too long is repeated with the same size | `FetchSize` makes it smaller |
+| every fetch, and its response, names all partitions | `fetch_sessions.FetchSessions` names those that have moved |
 """
 
 import asyncio
@@ -35,6 +36,7 @@ from ordering.certificates import connection_error_text, shake_hands
 from ordering.connection import KafkaSecurity, admin, client_settings, describe_cluster
 from ordering.endings import Producer, stop_consumer
 from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown, OutOfRange, error_text
+from ordering.fetch_sessions import FetchSessions
 from ordering.interruptions import Interruptions
 from ordering.leadership import Leadership
 from ordering.local_reader import POLL_RECORDS_MAX, check_partitions
@@ -134,6 +136,8 @@ class KafkaLog:
         self._watcher: AIOKafkaConsumer | None = None
         self._watching = asyncio.Lock()
         self._leaders: dict[int, Leader] = {}
+        self._leaders_in: object = None
+        """The metadata that has these leaders: aiokafka replaces this object by each reply."""
         self._brokers: dict[int, BrokerSeen] = {}
         self._certificate_ends_s: dict[int, float] = {}
         self._prefix = prefix
@@ -228,6 +232,7 @@ class KafkaLog:
         if unknown := offsets_next.keys() - self._partitions.keys():
             raise ConfigurationError(f"this log has no payload partition {min(unknown)}: it has {self.payload_partitions} of them")
         consumer = self._consumer(self._timeouts.request_ms)
+        FetchSessions(consumer._client)
         interruptions, batches = Interruptions(consumer._client), WithoutHeaders(consumer._client)
         self._fetch_size.adapt(consumer._client, self._timeouts.request_ms / 1000)
         try:
@@ -285,15 +290,15 @@ class KafkaLog:
 
         While no broker can be reached, the result is the last one; then `offsets` raises `NotReady`.
         """
-        if self._watcher is not None and (cluster := self._watcher._client.cluster).topics():
-            leaders = {}
-            of_ordering = cluster.leader_for_partition(self._partitions[ORDERING])
-            for partition, topic_partition in self._partitions.items():
-                node = cluster.leader_for_partition(topic_partition)
-                if partition != ORDERING and node is not None and node != -1:
-                    broker = cluster.broker_metadata(node)
-                    leaders[partition] = Leader(broker.rack if broker is not None else None, node == of_ordering)
-            self._leaders = leaders
+        if self._watcher is None or (cluster := self._watcher._client.cluster)._partitions is self._leaders_in or not cluster.topics():
+            return self._leaders
+        self._leaders, self._leaders_in = {}, cluster._partitions
+        of_ordering = cluster.leader_for_partition(self._partitions[ORDERING])
+        for partition, topic_partition in self._partitions.items():
+            node = cluster.leader_for_partition(topic_partition)
+            if partition != ORDERING and node is not None and node != -1:
+                broker = cluster.broker_metadata(node)
+                self._leaders[partition] = Leader(broker.rack if broker is not None else None, node == of_ordering)
         return self._leaders
 
     def brokers(self) -> Mapping[int, BrokerSeen]:

@@ -72,16 +72,16 @@ def test_drop_through_removes_one_incarnation_up_to_a_sequence() -> None:
     assert [buffer.size_of(incarnation)[0] for incarnation in (1, 2)] == [0, 1]
 
 
-def test_offset_earliest_is_that_of_the_first_buffered_record() -> None:
+def test_offsets_earliest_are_those_of_the_first_buffered_records() -> None:
     """The offset to read again from is that of the earliest buffered record."""
     buffer = Buffer()
-    assert buffer.offset_earliest(0) is None
+    assert not buffer.offsets_earliest()
     _add(buffer, 0, 1, 1, 5)
     _add(buffer, 0, 2, 1, 6)
     _add(buffer, 0, 2, 1, 7)
     buffer.drop_through(1, 1)
-    assert buffer.offset_earliest(0) == 6
-    assert buffer.offset_earliest(1) is None
+    assert buffer.offsets_earliest() == {0: 6}
+    assert (buffer.holds(0), buffer.holds(1)) == (True, False)
 
 
 def test_size_of_an_incarnation() -> None:
@@ -106,7 +106,7 @@ def test_emptied_records_keep_their_offsets() -> None:
         buffer.drop_values(0, 1, 1)
         assert buffer.size_bytes == 2 * RECORD_OVERHEAD_BYTES + 5
     assert _values(buffer, 0, 1, 1) == [None]
-    assert buffer.offset_earliest(0) == 5
+    assert buffer.offsets_earliest() == {0: 5}
     buffer.drop_values(0, 9, 9)
     buffer.drop_through(1, None)
     assert (buffer.size_bytes, buffer.records) == (0, 0)
@@ -121,4 +121,4 @@ def test_many_records_of_a_key_are_released_but_the_first() -> None:
     assert (buffer.records, buffer.size_bytes) == (1, RECORD_OVERHEAD_BYTES)
     assert [(record.offset, record.value) for record in buffer.records_of(0)] == [(5, None)]
     assert buffer.drop_through(1, 1) == 1
-    assert (buffer.records, buffer.size_bytes, buffer.offset_earliest(0)) == (0, 0, None)
+    assert (buffer.records, buffer.size_bytes, buffer.offsets_earliest()) == (0, 0, {})

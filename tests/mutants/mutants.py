@@ -390,13 +390,13 @@ MUTANTS: Final = (
         "request.inputs[:1]",
     ),
     # R8: persist, then answer
-    Mutant("resume past the buffer", "R8", Joiner._offsets_next, "needed is not None", "False"),
+    Mutant("resume past the buffer", "R8", Joiner._offsets_next, "needed.get(partition, offset)", "offset"),
     Mutant(
         "the offset of the wrong partition",
         "R8",
         Joiner._offsets_next,
-        "self.payloads.offset_needed(partition)",
-        "self.payloads.offset_needed(0)",
+        "needed.get(partition, offset)",
+        "needed.get(0, offset)",
         seeds=100,
     ),
     Mutant(
@@ -676,8 +676,8 @@ MUTANTS: Final = (
         "what is read again is taken for read",
         "R8",
         Joiner._offsets_next,
-        "[self._read_next[partition], 0 if mark is None else mark.offset + 1]",
-        "[0 if mark is None else mark.offset + 1]",
+        "min(offset_next, 0 if mark is None else mark.offset + 1)",
+        "0 if mark is None else mark.offset + 1",
         seeds=2000,
     ),
     Mutant(
@@ -700,8 +700,8 @@ MUTANTS: Final = (
         "reading continues where it stood",
         "R10",
         Joiner._offsets_next,
-        "[self._read_next[partition], 0 if mark is None else mark.offset + 1]",
-        "[self._read_next[partition]]",
+        "min(offset_next, 0 if mark is None else mark.offset + 1)",
+        "offset_next",
         seeds=500,
     ),
     Mutant(
