@@ -152,7 +152,9 @@ class Player:
         return lines + ([f"hole {hole.incarnation}/{hole.sequence} in {hole.partition}"] if hole else [])
 
     def state(self) -> list[str]:
-        offsets = ", ".join(f"{'ordering' if s == ORDERING else s} {offset}" for s, offset in self.reading.state.offsets_next.items())
+        offsets = ", ".join(
+            f"{'ordering' if s == ORDERING else s} {offset}" for s, offset in sorted(self.reading.state.offsets_next.items())
+        )
         incarnations = [
             f"incarnation {state.incarnation} {state.name} last {state.sequence_last}{' fenced' * state.fenced}"
             for state in self.reading.state.incarnations
