@@ -59,8 +59,8 @@ class Pending(Generic[Decision]):
         self.requests = submission.requests
         self.party = submission.party
         self.cost = max(len(submission.requests), len(submission.encoded) >> 10)  # in requests, or KiB if that is more
-        self.waiters: list[Waiter[Decision]] = []
-        """Called in the step that decides it; they must not raise or call the queue."""
+        self.waiters: dict[Waiter[Decision], None] = {}
+        """Called in the step that decides it, in this order; they must not raise or call the queue. A copy of the submission adds one."""
         self.attempts = 0
 
 

@@ -4,7 +4,7 @@ aiokafka begins no sessions. Each of its fetches names all topic-partitions that
 decodes each one in Python: with 17 of them, this took more of a worker's time than the records did.
 
 `Interruptions` still detects the same. A partition that a response leaves out has no new record, no other high watermark and no error. The
-first fetch of a session names all partitions. Every fetch after a failed one, or on a new connection, begins a session.
+first fetch of a session names all partitions. A session ends with its connection, and with a fetch that fails.
 """
 
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -68,7 +68,8 @@ class FetchSessions:
             return await self._send(node, request, **how)
         wanted = {(topic, number): (offset, most) for topic, parts in request.topics for number, offset, most in parts}
         session = self._sessions.get(node) or _Session(0, _BEGIN, None, {})
-        if session.connection is not self._connection(node):
+        connection = self._connection(node)
+        if connection is None or connection is not session.connection or not connection.connected():
             session = _anew(session)
         self._sessions[node] = _anew(session)  # unless this fetch succeeds
         response = await self._send(node, _Fetch(request, session, wanted), **how)
@@ -79,7 +80,7 @@ class FetchSessions:
             return await self._send_in_session(node, request, **how)
         if response.error_code:
             raise for_code(response.error_code)()
-        connection = self._connection(node)
+        connection = self._connection(node)  # if it has broken since then, another one
         if response.session_id and (session.epoch == _BEGIN or session.connection is connection):
             epoch = session.epoch % _EPOCH_MAX + 1
             self._sessions[node] = _Session(response.session_id, epoch, connection, wanted)

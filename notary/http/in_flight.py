@@ -154,13 +154,13 @@ class InFlight:
             return
         self._call.when_gone = self.end  # this frees the head of the call; the submission stays in the queue
         self._pending = pending
-        pending.waiters.append(self._decided)
+        pending.waiters[self._decided] = None
         self._tick = self._app.deadlines.end_after(wait_ms / 1000, self)
 
     def _decided(self, decisions: Sequence[Decision] | None) -> None:
         """End the wait with the decisions of the log; with None if the worker has ended."""
         pending, self._pending, self._decisions = self._pending, None, decisions
-        self._counts = pending is not None and pending.waiters[0] == self._decided
+        self._counts = pending is not None and next(iter(pending.waiters)) == self._decided
         if self._counts:
             self._app.unanswered.enter()
         self.end()
@@ -170,7 +170,7 @@ class InFlight:
         if self._tick:
             self._app.deadlines.forget(self._tick, self)
         if self._pending is not None:
-            self._pending.waiters.remove(self._decided)
+            del self._pending.waiters[self._decided]
             self._pending = None
         self._call.when_gone = None
         self._no_longer_waits()

@@ -78,7 +78,7 @@ def ask(sender: Sender[Any], *labels: str) -> "asyncio.Future[Sequence[Any]]":
         elif not answer.done():
             answer.set_exception(OutcomeUnknown("given up"))
 
-    sender.submit(admitted).waiters.append(decided)
+    sender.submit(admitted).waiters[decided] = None
     return answer
 
 
