@@ -76,7 +76,6 @@ class FetchSessions:
         if response.API_VERSION < _SINCE_VERSION:
             return response
         if response.error_code in _SESSION_IS_GONE and session.epoch != _BEGIN:
-            self._sessions[node] = _Session(0, _BEGIN, None, {})
             return await self._send_in_session(node, request, **how)
         if response.error_code:
             raise for_code(response.error_code)()

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 import pytest
-from aiokafka.client import AIOKafkaClient
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import AIOKafkaConnection, CloseReason
 from aiokafka.protocol.fetch import FetchRequest, FetchRequest_v11
 
@@ -36,8 +36,9 @@ class Fetch(NamedTuple):
 class Reading:
     """A reader that has begun a session with each broker, a writer, and the fetches that the reader sends."""
 
-    def __init__(self, reader: KafkaReader, writer: KafkaWriter, sent: list[Fetch]) -> None:
-        self.reader, self.writer, self.sent = reader, writer, sent
+    def __init__(self, reader: KafkaReader, writer: KafkaWriter, sent: list[Fetch], to_break: list[int]) -> None:
+        """`to_break`: the ports of brokers whose connection breaks when the next fetch is on its way to it."""
+        self.reader, self.writer, self.sent, self.to_break = reader, writer, sent, to_break
 
     async def rounds(self, count: int) -> list[Fetch]:
         """Read nothing until each broker got `count` more fetches; returns all of these."""
@@ -64,10 +65,21 @@ async def reading(kafka_cluster: Cluster, kafka_prefix: str, monkeypatch: pytest
             sent.append(Fetch(connection, request.prepare(connection._versions)))
         return send(connection, request, *others, **named)
 
+    to_break: list[int] = []
+    client_send = AIOKafkaClient.send
+
+    async def break_and_send(client: AIOKafkaClient, node: int, request: Any, **how: Any) -> Any:
+        connection = client._conns.get((node, ConnectionGroup.DEFAULT))
+        if isinstance(request, FetchRequest) and connection is not None and connection._port in to_break:
+            to_break.remove(connection._port)
+            connection.close(reason=CloseReason.CONNECTION_BROKEN)
+        return await client_send(client, node, request, **how)
+
     monkeypatch.setattr(AIOKafkaConnection, "send", record_and_send)
+    monkeypatch.setattr(AIOKafkaClient, "send", break_and_send)
     await until_ready(lambda: create_topics(kafka_cluster.bootstrap, kafka_prefix, PARTITIONS))
     async with closing(await opened(kafka_cluster, kafka_prefix)) as log:
-        reading = Reading(await log.open_reader({}), await log.open_writer(), sent)
+        reading = Reading(await log.open_reader({}), await log.open_writer(), sent, to_break)
         for partition in range(ORDERING, PARTITIONS):
             await reading.append_and_read(partition)
         await reading.rounds(2)
@@ -77,9 +89,11 @@ async def reading(kafka_cluster: Cluster, kafka_prefix: str, monkeypatch: pytest
 async def test_a_fetch_names_only_partitions_that_have_moved(reading: Reading) -> None:
     """A reader without news names nothing. After a record, one fetch names its partition."""
     assert all(not fetch.named and fetch.message.session_epoch for fetch in await reading.rounds(3))
+    reading.sent.clear()
     await reading.append_and_read(2)
-    named = [fetch.named for fetch in await reading.rounds(3)]
-    assert [names for names in named if names] in ([], [{("payload", 2)}]), "nothing, if its fetch was sent before this round"
+    while not any(fetch.named for fetch in reading.sent):
+        assert await reading.reader.poll(10) == []
+    assert [fetch.named for fetch in reading.sent if fetch.named] == [{("payload", 2)}]
     assert reading.reader.offset_next(2) == 2
     await reading.append_and_read(2)
 
@@ -129,6 +143,22 @@ async def test_a_new_connection_begins_a_session_and_is_an_interruption(reading:
     assert begun.message.session_epoch == 0
     assert begun.named
     while reading.reader.interruptions < interruptions + len(begun.named):
+        await reading.reader.poll(10)
+
+
+async def test_a_session_does_not_go_on_over_another_connection(reading: Reading) -> None:
+    """A fetch of the session goes over a new connection. Its response leaves out what has not moved, so the next fetch names everything."""
+    interruptions = reading.reader.interruptions
+    (fetch, *_) = await reading.rounds(2)
+    port = fetch.connection._port
+    reading.to_break.append(port)
+    while len(after := [each for each in reading.sent if each.connection._port == port and each.connection is not fetch.connection]) < 2:
+        assert await reading.reader.poll(10) == []
+    assert after[0].message.session_epoch > 0
+    assert not after[0].named
+    assert after[1].message.session_epoch == 0
+    assert after[1].named
+    while reading.reader.interruptions < interruptions + len(after[1].named):
         await reading.reader.poll(10)
 
 
