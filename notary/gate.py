@@ -482,15 +482,18 @@ class Gate:
         submission = yield from decode_in_pieces(body, self._notary_name)
         if submission.party != party:  # two decoders disagree; a signature must never be checked with another party's key
             raise Malformed("JSON parsers disagree about its party: give `party` once, as plain text", "party")
-        return self._admit_decoded(submission, verify, ticket)
+        message = signed_message(self._notary_name, party, [request.transaction_id for request in submission.requests])
+        if not verify(submission.signature, message):
+            raise BadSignature(_BAD_SIGNATURE)
+        self.check_verified(submission, ticket)
+        return AdmittedSubmission.of(submission)
 
     def admit_verified(self, submission: Submission, ticket: bytes = b"", payer: Payer = ANY_CLIENT) -> AdmittedSubmission:
-        """Admit a submission whose party, format and signature an acceptor process has checked."""
-        if (problem := self._why_not_ready()) is not None:
-            raise problem
+        """Admit a submission whose party, format and signature an acceptor process has checked; the worker is ready."""
         if self.body_bytes and (full := self._bytes_rejection(0, len(submission.encoded), payer)) is not None:
             raise full  # other submissions are looked up
-        return self._admit_decoded(submission, _verified, ticket)
+        self.check_verified(submission, ticket)
+        return AdmittedSubmission.of(submission)
 
     def check_verified(self, submission: Submission, ticket: bytes = b"") -> None:
         """Check capacity and quota for all requests of a submission. It is called again if the submission is looked up before it is queued:
@@ -522,13 +525,6 @@ class Gate:
     def charge_lane(self, party: str, size_bytes: int) -> None:
         """Count the bytes of a party's new submission that came in the lane of its client's address."""
         self._lanes.charge(party.encode(), size_bytes)
-
-    def _admit_decoded(self, submission: Submission, verify: Verify, ticket: bytes) -> AdmittedSubmission:
-        message = signed_message(self._notary_name, submission.party, [request.transaction_id for request in submission.requests])
-        if not verify(submission.signature, message):
-            raise BadSignature(_BAD_SIGNATURE)
-        self.check_verified(submission, ticket)
-        return AdmittedSubmission.of(submission)
 
     def _rejection(self, requests: int, size_bytes: int, party: str | None, ticket: bytes, *, reserve: bool = False) -> Overloaded | None:
         """Returns the rejection if there is no capacity for this much, with a ticket for the retry; else None."""
@@ -589,8 +585,3 @@ class _Decoding:
         """The rest of the work; None before it begins."""
         self.since_s = math.inf
         """When its latest piece was decoded."""
-
-
-def _verified(signature: bytes, message: bytes) -> bool:
-    """Replaces the verifier where an acceptor process has verified the signature."""
-    return True

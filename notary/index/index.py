@@ -181,16 +181,18 @@ class Index:
         batch = self._store.new_batch()
         put, handle = batch.put, self._store.handle
         counts = self._outcome_counts
-        states, decisions, positions, tiles, meta = [handle(name) for name in (STATES, DECISIONS, POSITIONS, TILES, META)]
-        for decision, request in result.new:
-            id_ = decision.transaction_id
+        positions, tiles, meta = handle(POSITIONS), handle(TILES), handle(META)
+        batch.set_default_column_family(handle(DECISIONS))
+        for decision, _ in result.new:
             counts[decision.outcome] += 1
-            put(id_, to_row(decision), decisions)
-            put(rows.U64.pack(decision.position), id_, positions)
+            batch[decision.transaction_id] = to_row(decision)
+            put(rows.U64.pack(decision.position), decision.transaction_id, positions)
+        batch.set_default_column_family(handle(STATES))
+        for decision, request in result.new:
             if decision.outcome is Outcome.COMMITTED:
-                row = rows.state_row(id_, decision.position)
+                row = rows.state_row(decision.transaction_id, decision.position)
                 for state in request.inputs:
-                    put(state, row, states)
+                    batch[state] = row
         hashes = [leaf_hash(leaf(decision)) for decision, _ in result.new] or hashes_of(self._position_next, ready.salvaged)
         self._put_salvage(ready, batch)
         try:
@@ -334,14 +336,18 @@ class Index:
         """Add to `found` which of these ids are decided and which states consumed; one batched get for each of the two families."""
         with self._guard:
             if ids:
-                decided = {id_: from_row(id_, row) for id_, row in zip(ids, self._decisions.get(ids), strict=True) if row is not None}
-                for decision in decided.values():
-                    self.tree.check(decision.position, [leaf(decision)])
-                found.decided.update(decided)
+                read = self._decisions.get(ids)
+                if read.count(None) < len(ids):  # most ids and states are new: counting is faster than a loop
+                    decided = {id_: from_row(id_, row) for id_, row in zip(ids, read, strict=True) if row is not None}
+                    for decision in decided.values():
+                        self.tree.check(decision.position, [leaf(decision)])
+                    found.decided.update(decided)
             if states:
-                read = zip(states, self._states.get(states), strict=True)
-                for state, row in read:
-                    if row is not None:
+                read = self._states.get(states)
+                if read.count(None) < len(states):
+                    for state, row in zip(states, read, strict=True):
+                        if row is None:
+                            continue
                         consumer, position = rows.state_of(row)
                         (found.reserved if position == rows.RESERVED else found.consumed)[state] = consumer
 

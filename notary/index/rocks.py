@@ -31,7 +31,10 @@ from notary.index.store import DECISIONS, FAMILIES, STATES, Family, Reading, rai
 from ordering.errors import ConfigurationError, Fatal, FatalCode
 from ordering.settings import Fixed, Positive
 
-MEMTABLE_BLOOM_RATIO: Final = 0.1
+MEMTABLE_BLOOM_RATIO: Final = 0.02
+"""The part of a memtable that its bloom filter takes: about 16 bits for each row of a hash."""
+INDEX_RESTART_INTERVAL: Final = 16
+"""The number of entries of an SST file's index between two complete keys. With 1, indexes need three times the cache."""
 LOOKED_UP: Final = (STATES, DECISIONS)
 """The families where most lookups find nothing: a bloom filter answers such a lookup without reading a block.
 
@@ -249,6 +252,7 @@ def check_settings(store: Rdict, directory: Path, settings: IndexSettings) -> No
         wanted["CFOptions", family + ".min_write_buffer_number_to_merge"] = str(_memtables(settings))
         wanted["CFOptions", family + ".uncache_aggressiveness"] = str(UNCACHE)
         wanted["TableOptions", family + ".filter_policy"] = "bloomfilter"
+        wanted["TableOptions", family + ".index_block_restart_interval"] = str(INDEX_RESTART_INTERVAL)
         wanted["CFOptions", family + ".prefix_extractor"] = "max_len"
         wanted["CFOptions", family + ".memtable_whole_key_filtering"] = "true"
         wanted["CFOptions", family + ".memtable_prefix_bloom_size_ratio"] = f"{MEMTABLE_BLOOM_RATIO:.6f}"
@@ -311,6 +315,7 @@ def _family_options(settings: IndexSettings, looked_up: Sequence[str]) -> Mappin
         table.set_cache_index_and_filter_blocks(True)
         table.set_pin_l0_filter_and_index_blocks_in_cache(True)
         table.set_format_version(5)
+        table.set_index_block_restart_interval(INDEX_RESTART_INTERVAL)
         if family in looked_up:
             table.set_bloom_filter(settings.bloom_bits_per_key, False)
         options = Options(raw_mode=True)

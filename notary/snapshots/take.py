@@ -40,7 +40,10 @@ class FoundSnapshot(msgspec.Struct, frozen=True):
 
 
 def find(store: SnapshotStore, trusted: Sequence[VerifierKey], notary: str) -> Iterator[FoundSnapshot]:
-    """Yields the manifests of a store, sorted by decisions and then by time made, the highest first."""
+    """Yields the manifests of a store, sorted by decisions and then by time made, the highest first.
+
+    Raises `OSError` if the store cannot be listed, or if this process has too many open files.
+    """
     for name, size in sorted(store.sizes(MANIFESTS).items(), reverse=True):
         try:
             if size > MANIFEST_BYTES_MAX:
@@ -57,6 +60,8 @@ def find(store: SnapshotStore, trusted: Sequence[VerifierKey], notary: str) -> I
         except NotVerified as problem:
             yield FoundSnapshot(name, None, f"{problem}{_OTHER_KEY if problem.reason == 'unknown-key' else ''}")
         except OSError as problem:
+            if problem.errno in TOO_MANY_FILES:
+                raise
             yield FoundSnapshot(name, None, printable(f"the manifest {name} cannot be read: {problem.strerror or problem}"))
 
 
@@ -82,7 +87,10 @@ class DamagedFile(msgspec.Struct, frozen=True):
 
 
 def damaged_files(store: SnapshotStore, manifest: Manifest, progress: Progress) -> Iterator[DamagedFile]:
-    """Reads every file of a snapshot. Yields those that are missing, unreadable or have another content."""
+    """Reads every file of a snapshot. Yields those that are missing, unreadable or have another content.
+
+    Raises `OSError` if this process has too many open files: that is no fault of the snapshot.
+    """
     counter = Counter(progress, "bytes read", manifest.total_bytes)
     for file in manifest.files:
         try:
@@ -90,6 +98,8 @@ def damaged_files(store: SnapshotStore, manifest: Manifest, progress: Progress) 
         except FileNotFoundError:
             found = (0, "")
         except OSError as problem:
+            if problem.errno in TOO_MANY_FILES:
+                raise
             yield DamagedFile(file, 0, "", problem.strerror or str(problem))
             continue
         if found != (file.bytes, file.sha256):

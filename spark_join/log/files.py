@@ -177,14 +177,17 @@ def fault_of_file(folder: Path, path: str, sha256: str, records: int, offset_fir
 
 
 def has_copies(file: Path, copies: Iterable[tuple[Path, int, int]]) -> bool:
-    """Returns True if other files have all records of a file; False for one that cannot be read.
+    """Returns True if other files have all records of a file; False for one that cannot be read, or has other columns than an archive's.
 
     `copies` are files with their first and last offset, exclusive, in the order of their offsets.
     """
     try:
+        with pq.ParquetFile(file) as parquet:
+            if parquet.schema_arrow != SCHEMA:
+                return False
         found = _read_back(file)
-    except (OSError, ValueError, KeyError):
-        return False  # it is damaged, or a Parquet file of somebody else
+    except (OSError, ValueError):
+        return False
     digester = Digester()
     if found.offset_first is not None and found.offset_last is not None:
         for copy, offset_first, offset_end in copies:

@@ -521,14 +521,14 @@ MUTANTS: Final = (
     Mutant(
         "signatures are not verified",
         "contract",
-        Gate._admit_decoded,
+        Gate._admit,
         "not verify(submission.signature, message)",
         "False",
     ),
     Mutant(
         "anyone who names a party uses its quota up",
         "contract",
-        Gate._admit_decoded,
+        Gate._admit,
         "if not verify(submission.signature, message):",
         "if self._quota is not None:\n    self._quota.charge(submission.party, len(submission.requests))\nif not verify(submission.signature, message):",
         seeds=100,

@@ -120,6 +120,15 @@ class SimulatedBatch:
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
+        self._handle: Any = None
+
+    def set_default_column_family(self, handle: Any) -> None:
+        """Add the rows that are assigned from now on to that family."""
+        self._handle = handle
+
+    def __setitem__(self, key: bytes, value: bytes) -> None:
+        """Add one row to that family."""
+        self.rows.append((self._handle, key, value))
 
     def put(self, key: bytes, value: bytes, handle: Any) -> None:
         """Add one row."""

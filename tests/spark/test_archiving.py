@@ -23,7 +23,7 @@ from spark_join.engine.stages import OnStage
 from spark_join.errors import CouldNotVerify
 from spark_join.log.archive import ArchivedFile, read_archive, unlisted
 from spark_join.log.client import Kafka
-from spark_join.log.files import Digest, digests
+from spark_join.log.files import Digest, digests, has_copies
 from spark_join.log.kafka import Admin, read_log_offsets
 from spark_join.log.reading import read_kafka, read_records
 from spark_join.log.restore import TOPIC_SETTINGS, Restored, _make_ready, restore
@@ -114,6 +114,13 @@ def test_last_file_that_was_replaced(tmp_path: Path) -> None:
     listed = ArchivedFile(path, "ordering", 0, 0, 2, 2, "ab" * 32)
     with pytest.raises(CouldNotVerify, match=f"{path}: its range lists SHA-256 {'ab' * 32}, the file has "):
         _last_record(tmp_path, listed)
+
+
+def test_a_parquet_file_of_somebody_else_has_no_copies(tmp_path: Path) -> None:
+    """It is moved aside, whatever the types of its columns."""
+    for values in ([b"x"], ["x"], [1.5]):
+        pq.write_table(pa.table({"offset": [1], "append_time_ms": values, "key": values, "value": values}), tmp_path / "x.parquet")
+        assert not has_copies(tmp_path / "x.parquet", [])
 
 
 def test_files_of_a_lost_range_are_kept(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:

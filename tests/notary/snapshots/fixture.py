@@ -10,6 +10,7 @@ import pytest
 
 from notary import keys
 from notary.config import load
+from notary.receipts.note import VerifierKey
 from notary.snapshots.manifest import Manifest, sign
 from notary.snapshots.store import Folder
 from notary.snapshots.take import FoundSnapshot, find
@@ -71,8 +72,13 @@ class SnapshotFixture:
 
     def look(self) -> list[FoundSnapshot]:
         """Returns the store's snapshots, as `notary snapshot` finds them."""
+        return list(find(Folder(self.store), self.trusted, load(self.config).name))
+
+    @property
+    def trusted(self) -> list[VerifierKey]:
+        """The keys of the notary whose signatures count."""
         config = load(self.config)
-        return list(find(Folder(self.store), keys.verifier_keys(config.path(config.key_history_file), config.origin)[0], config.name))
+        return keys.verifier_keys(config.path(config.key_history_file), config.origin)[0]
 
     def signed(self, manifest: Manifest) -> str:
         """Put a manifest into the store, signed with the notary's key. Returns its name."""

@@ -12,7 +12,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from notary.snapshots.manifest import Manifest, SnapshotFile
 from notary.snapshots.store import FILES, MANIFESTS, Folder, Remote
-from notary.snapshots.take import FoundSnapshot, damaged_files, prune, restore_newest, stage_of
+from notary.snapshots.take import FoundSnapshot, damaged_files, find, prune, restore_newest, stage_of
 from ordering.errors import ConfigurationError, Fatal
 from tests.notary.snapshots.fixture import SnapshotFixture
 from tests.open_files import errors_with_few_open_files
@@ -230,6 +230,19 @@ def test_too_few_open_files_are_no_fault_of_the_snapshot(fixture: SnapshotFixtur
     assert problems
     assert reported == []
     assert [problem for problem in problems if "open files" not in str(problem)] == []
+
+
+def test_too_few_open_files_are_no_damage(fixture: SnapshotFixture) -> None:
+    """Without open files neither the manifests nor the files of a snapshot are called unreadable: the command fails."""
+    fixture.snapshot("create")
+    trusted, notary = fixture.trusted, _only(fixture).notary
+
+    def verified() -> None:
+        (found,) = find(Folder(fixture.store), trusted, notary)
+        assert found.manifest is not None
+        assert list(damaged_files(Folder(fixture.store), found.manifest, lambda *_: None)) == []
+
+    assert errors_with_few_open_files(verified, OSError)
 
 
 def test_an_index_of_a_terabyte_has_a_manifest_that_opens(fixture: SnapshotFixture) -> None:
