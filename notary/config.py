@@ -239,7 +239,8 @@ def load(file: Path, flags: Mapping[str, Any] | None = None, environment: Mappin
     for variable, text in given.items():
         if variable in _VARIABLES:
             name = _VARIABLES[variable].name
-            values[name], sources[name] = text, f"the environment variable {variable}"
+            values[name] = _number(text) if SETTINGS[name].type in (int, float) else text
+            sources[name] = f"the environment variable {variable}"
         elif variable.startswith("NOTARY_") and variable not in _ENVIRONMENT_OF_OTHERS and not _is_of_a_service(variable, given):
             nearest = difflib.get_close_matches(variable, _VARIABLES, 1, 0.0)[0]
             raise ConfigurationError(
@@ -247,7 +248,9 @@ def load(file: Path, flags: Mapping[str, Any] | None = None, environment: Mappin
             )
     for name, value in (flags or {}).items():
         if value is not None:
-            values[name], sources[name] = value, f"the flag for {name}"
+            values[name], sources[name] = value, f"the flag --{SETTINGS[name].key.replace('_', '-')}"
+            if value == "":  # a variable of a script that is not set
+                raise _wrong(file, sources, name, "is empty: give a value, or leave the flag out")
     values["worker.name"] = values.get("worker.name") or socket.gethostname()
     if "snapshots.url" in sources and not values["snapshots.url"]:
         values["snapshots.every_s"] = 0  # an empty variable turns off the snapshots of the file
@@ -256,8 +259,7 @@ def load(file: Path, flags: Mapping[str, Any] | None = None, environment: Mappin
         setting = SETTINGS[name]
         (members.setdefault(setting.member, {}) if setting.member else members)[setting.key] = value
     try:
-        # Not strict: numbers from the environment are text.
-        config = msgspec.convert(members, Config, strict=False)
+        config = msgspec.convert(members, Config)
     except msgspec.ValidationError as problem:
         what, _, place = str(problem).replace("`", "").partition(" - at $.")
         member, _, key = place.rpartition(".")
@@ -266,6 +268,8 @@ def load(file: Path, flags: Mapping[str, Any] | None = None, environment: Mappin
             what = _out_of_range(at, values[at.name])
         elif at is not None and what.startswith(_NO_CHOICE):
             what += f": give one of {', '.join(get_args(at.type))}"
+        elif at is not None:
+            what = f"{values[at.name]!r}: {what[:1].lower() + what[1:]}"
         raise _wrong(file, sources, "" if at is None else at.name, what[:1].lower() + what[1:]) from None
     for name, what in _wrong_values(config):
         raise _wrong(file, sources, name, what)
@@ -288,6 +292,14 @@ def _refuse_nul(value: object, name: str) -> None:
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, each in inner:
         _refuse_nul(each, f"{name}.{key}".lstrip("."))
+
+
+def _number(text: str) -> float | str:
+    """Returns the number in the text of a variable; the text itself if it is none."""
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def _known(file: Path, section: str, key: str) -> str:

@@ -205,8 +205,10 @@ def add(file: Path, name: str, pem: bytes, source: str, weight: int | None = Non
     given = {member: number for member, number in numbers.items() if number is not None}
     for member, number in given.items():
         check_number(number, member, _RANGES[member], f"party {name!r}")
-    name_bytes = len(name.encode(errors="surrogateescape"))
-    if not 0 < name_bytes <= PARTY_BYTES_MAX or not is_utf8(name):
+    if not is_utf8(name):
+        raise ConfigurationError(f"a party's name is UTF-8, and {name!r} is not: give it as the party signs it")
+    name_bytes = len(name.encode())
+    if not 0 < name_bytes <= PARTY_BYTES_MAX:
         raise ConfigurationError(f"a party's name has 1 to {PARTY_BYTES_MAX} bytes of UTF-8, {name!r} has {name_bytes}")
     key = load_public_key(pem, source)
     public = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo).decode()

@@ -8,6 +8,7 @@ import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from hashlib import sha256
 from itertools import pairwise
@@ -59,11 +60,13 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         keys = [parse_verifier_key(key) for key in arguments.verifier_key]
     except NotVerified as rejection:
-        raise ConfigurationError(f"--verifier-key: {rejection.what}") from None
+        raise ConfigurationError(f"--verifier-key: {rejection.what}. Copy it completely, as the operator gives it") from None
     found: dict[str, Any]
     try:
         if arguments.key_history is not None:
-            keys = trusted_keys(keys, _read(arguments.key_history, FILE_BYTES_MAX))
+            history = _read(arguments.key_history, FILE_BYTES_MAX)
+            with _named(arguments.key_history):
+                keys = trusted_keys(keys, history)
         checkpoints, found = _verify(arguments, keys)
         if found["verified"] and arguments.consistent_with is not None:
             found["consistent_with"] = _consistent(arguments, keys, checkpoints)
@@ -74,6 +77,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(json_line(found))
     elif found["verified"]:
         print(_rendered(found))
+    if found.get("reason") == "unknown-key" and arguments.key_history is None:
+        remedy = "if the key was rotated, name the answer of GET /v1/notary with --key-history"
+        print(f"notary verify: {remedy}", file=sys.stderr)
     return EXIT_DONE if found["verified"] else EXIT_NO
 
 
@@ -89,7 +95,9 @@ def _verify(arguments: argparse.Namespace, keys: list[VerifierKey]) -> tuple[lis
     """Verify the receipt, decisions or checkpoint. Returns (the verified checkpoints, the result object)."""
     if arguments.decision is not None:
         receipt = _read(arguments.receipt, NOTE_BYTES_MAX)
-        decision = decision_of(_read(arguments.decision, FILE_BYTES_MAX))
+        text = _read(arguments.decision, FILE_BYTES_MAX)
+        with _named(arguments.decision):
+            decision = decision_of(text)
         checkpoint = verify_receipt(receipt, decision, keys)
         _Proven().add(decision, 1)  # one decision can contradict itself
         return [checkpoint], {"verified": True, "position": decision.position, **_as_object(checkpoint)}
@@ -100,7 +108,13 @@ def _verify(arguments: argparse.Namespace, keys: list[VerifierKey]) -> tuple[lis
         note = first + stream.read(NOTE_BYTES_MAX)
     if note.startswith(_RECEIPT_HEAD):
         raise ConfigurationError(f"{arguments.receipt} is a receipt: give the decision that it is for with --decision")
-    checkpoint = verify_checkpoint(note, keys)
+    try:
+        checkpoint = verify_checkpoint(note, keys)
+    except NotVerified as rejection:
+        if rejection.reason != "malformed-checkpoint":
+            raise
+        what = f"{arguments.receipt} is neither a receipt, nor decisions with one JSON object a line, nor a checkpoint: {rejection.what}"
+        raise NotVerified(rejection.reason, what) from None
     return [checkpoint], {"verified": True, **_as_object(checkpoint)}
 
 
@@ -121,7 +135,7 @@ def _verify_lines(first: bytes, stream: IO[bytes], keys: list[VerifierKey]) -> t
     for number, line in _lines(first, stream):
         decisions += 1
         try:
-            decision, receipt = decision_and_receipt(line)
+            decision, receipt = _decision_and_receipt(line)
             if receipt is None:
                 raise NotVerified("malformed-receipt", "the decision came without a receipt")
             checkpoint = verify_receipt(receipt, decision, keys)
@@ -144,6 +158,15 @@ def _verify_lines(first: bytes, stream: IO[bytes], keys: list[VerifierKey]) -> t
     *others, largest = sorted({each.origin: each for each in by_size}.values(), key=lambda checkpoint: checkpoint.size)
     more = {"others": [_as_object(each) for each in others]} if others else {}
     return met, {"verified": True, "decisions": decisions, **_as_object(largest), **more}
+
+
+def _decision_and_receipt(line: bytes) -> tuple[Decision, str | None]:
+    try:
+        return decision_and_receipt(line)
+    except NotVerified as rejection:
+        if not rejection.what.startswith("it is no JSON") or line.rstrip().endswith(b"}"):
+            raise
+        raise NotVerified(rejection.reason, f"{rejection.what}; give each decision on a line of its own, as submit writes it") from None
 
 
 class _Proven:
@@ -201,14 +224,13 @@ def _lines(first: bytes, stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 
 def _consistent(arguments: argparse.Namespace, keys: list[VerifierKey], checkpoints: list[SignedCheckpoint]) -> dict[str, Any]:
     note = _read(arguments.consistent_with, NOTE_BYTES_MAX)
-    try:
-        if note.startswith(_RECEIPT_HEAD):
-            note = proof_of(note.decode()).checkpoint.encode()
-        other = verify_checkpoint(note, keys)
-    except UnicodeDecodeError:
-        raise NotVerified("malformed-receipt", f"{arguments.consistent_with}: it is not UTF-8") from None
-    except NotVerified as rejection:
-        raise NotVerified(rejection.reason, f"{arguments.consistent_with}: {rejection.what}") from None
+    with _named(arguments.consistent_with):
+        try:
+            if note.startswith(_RECEIPT_HEAD):
+                note = proof_of(note.decode()).checkpoint.encode()
+            other = verify_checkpoint(note, keys)
+        except UnicodeDecodeError:
+            raise NotVerified("malformed-receipt", "it is not UTF-8") from None
     read = _no_tile if arguments.tiles is None else _tiles_under(Path(arguments.tiles))
     # All are compared with the largest: two trees may have the smaller ones in common.
     largest = max([*checkpoints, other], key=lambda checkpoint: checkpoint.size)
@@ -242,6 +264,15 @@ def _tiles_under(folder: Path) -> Callable[[int, int, int], bytes]:
         )
 
     return read
+
+
+@contextmanager
+def _named(file: str) -> Iterator[None]:
+    """Puts the file's name into the `NotVerified` of its content."""
+    try:
+        yield
+    except NotVerified as rejection:
+        raise NotVerified(rejection.reason, f"{file}: {rejection.what}") from None
 
 
 def _read(name: str, bytes_max: int) -> bytes:

@@ -12,6 +12,7 @@ It maps each reply to the next step:
 """
 
 import asyncio
+import errno
 import os
 import random
 import re
@@ -311,6 +312,8 @@ class _Connection:
 def explained(url: str, problem: Exception) -> str:
     """Renders the error of an attempt; adds a remedy for an untrusted certificate, and where only one side speaks TLS."""
     text = printable(str(problem))  # it quotes the reply
+    if isinstance(problem, httpx.ConnectError) and (cause := _refusal(problem)):
+        return f"{text} ({cause}): is a worker running there?"
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return f"{text}: is it the right host, and is its authority in the file of `--tls-ca` (in a program: `tls_context`)?"
     if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:
@@ -318,6 +321,17 @@ def explained(url: str, problem: Exception) -> str:
     if isinstance(problem, httpx.RemoteProtocolError) and url.startswith("http:"):
         return f"{text} It may speak TLS: then use https://"
     return text
+
+
+def _refusal(problem: BaseException) -> str:
+    """Returns the system's reason if the connection was refused: anyio only reports that all attempts have failed."""
+    found: BaseException | None = problem
+    while found is not None:
+        causes = found.exceptions if isinstance(found, BaseExceptionGroup) else (found,)
+        if all(isinstance(cause, ConnectionRefusedError) for cause in causes):
+            return os.strerror(errno.ECONNREFUSED)
+        found = found.__cause__ or found.__context__
+    return ""
 
 
 def rejected(reply: Reply) -> Rejected:

@@ -250,6 +250,8 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
                 time.sleep(0.02)
                 continue
             what = f"cannot listen on {host}:{port}: {getattr(problem, 'strerror', None) or problem}"
+            if getattr(problem, "errno", None) == errno.EADDRINUSE:
+                what += ". Stop the process that listens there, or give another port"
             raise NotReady(what) if _may_be_temporary(problem) else ConfigurationError(what) from None
 
 

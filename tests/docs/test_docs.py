@@ -2,6 +2,8 @@
 
 import argparse
 import re
+import subprocess
+import tomllib
 from hashlib import sha256
 from pathlib import Path
 
@@ -184,3 +186,14 @@ def test_shared_words_are_defined_once(word: str) -> None:
     defines = re.compile(rf"^(?:def {word}\(|{word}(?:: \w+)? =)", re.MULTILINE).search
     packages = [file.relative_to(ROOT).parts[0] for file in CODE if defines(file.read_text())]
     assert [package for package in packages if package != "spark_join"] == ["ordering"]
+
+
+@pytest.mark.parametrize("prefix", ["", 'topic_prefix = "notary"\n'], ids=["default", "given"])
+def test_the_runbook_names_restored_topics_in_every_configuration(tmp_path: Path, prefix: str) -> None:
+    """The runbook's command after a deleted topic sets the prefix, also in a file without one, as `notary init` writes it by default."""
+    line = next(line for line in text("docs/runbook.md").splitlines() if "topic_prefix = " in line and "sed -i" in line)
+    file = tmp_path / "notary.toml"
+    file.write_text(f'name = "O=N"\n\n[log]\nkind = "kafka"\n{prefix}\n[http]\nlisten = "127.0.0.1:8080"\n')
+    subprocess.run(["sh", "-euc", line], cwd=tmp_path, check=True, timeout=10)
+    found = tomllib.loads(file.read_text())
+    assert found == {"name": "O=N", "log": {"kind": "kafka", "topic_prefix": "restored"}, "http": {"listen": "127.0.0.1:8080"}}

@@ -1,6 +1,7 @@
 """Configuration from file, environment and flags; errors name the file and the key."""
 
 import re
+import tomllib
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -218,8 +219,26 @@ def test_the_error_for_an_unknown_variable_names_the_nearest_setting(tmp_path: P
 
 def test_a_flag_that_cannot_be_is_named(tmp_path: Path) -> None:
     """The error for a bad flag names the flag."""
-    with pytest.raises(ConfigurationError, match=r"the flag for worker\.name"):
+    with pytest.raises(ConfigurationError, match=r"worker\.name \(from the flag --name\): 'a/b' should be"):
         loaded(tmp_path, "", {"worker.name": "a/b"})
+    with pytest.raises(ConfigurationError, match=r"worker\.log_level \(from the flag --log-level\): is empty"):
+        loaded(tmp_path, "", {"worker.log_level": ""})
+
+
+@pytest.mark.parametrize("text", ['"5"', "5.0", "1e3", "true"])
+def test_a_number_in_the_file_is_an_integer(tmp_path: Path, text: str) -> None:
+    """A text, a fraction or a truth value is no number of milliseconds; the error has the value."""
+    value = re.escape(repr(tomllib.loads(f"a = {text}")["a"]))
+    with pytest.raises(ConfigurationError, match=rf"worker\.hole_timeout_ms: (?i:{value}): expected"):
+        loaded(tmp_path, f"[worker]\nhole_timeout_ms = {text}")
+
+
+@pytest.mark.parametrize("text", ["", "1e5", "5.0", "five", "0x10"])
+def test_a_number_in_a_variable_is_an_integer(tmp_path: Path, text: str) -> None:
+    """A variable of another form is refused, with its name and its value."""
+    with pytest.raises(ConfigurationError, match=r"\(from the environment variable NOTARY_WORKER_HOLE_TIMEOUT_MS\): .*: expected"):
+        loaded(tmp_path, "", None, {"NOTARY_WORKER_HOLE_TIMEOUT_MS": text})
+    assert loaded(tmp_path, "", None, {"NOTARY_WORKER_HOLE_TIMEOUT_MS": "5000"}).joiner.hole_timeout_ms == 5_000
 
 
 @pytest.mark.parametrize(

@@ -116,9 +116,10 @@ def test_a_key_of_another_kind_is_rejected(directory: NotaryDirectory, pem: byte
 
 
 @pytest.mark.parametrize("name", ["", "é" * 128, "\udcff"], ids=["empty", "too-long", "not-utf-8"])
-def test_a_name_that_is_none_is_rejected(directory: NotaryDirectory, name: str) -> None:
-    """A name has 1 to 255 bytes of UTF-8, as in a submission."""
+def test_a_name_that_is_none_is_rejected(directory: NotaryDirectory, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A name has 1 to 255 bytes of UTF-8, as in a submission. The message names the rule that is broken."""
     assert add(directory, name, Bank().public_pem) == 2
+    assert ("is UTF-8, and '\\udcff' is not" if name == "\udcff" else "has 1 to 255 bytes") in capsys.readouterr().err
     assert registered(directory) == {}
 
 

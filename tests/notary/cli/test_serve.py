@@ -308,7 +308,8 @@ def test_a_port_in_use_is_a_clear_error(own_directory: NotaryDirectory, setting:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         listen = address if setting == "HTTP_LISTEN" else "127.0.0.1:0"
-        assert f"cannot listen on {address}" in serve_fails(own_directory.config, listen=listen, **{setting: address})
+        printed = serve_fails(own_directory.config, listen=listen, **{setting: address})
+        assert f"cannot listen on {address}: Address already in use. Stop the process that listens there" in printed
 
 
 @pytest.mark.seconds

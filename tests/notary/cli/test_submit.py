@@ -195,6 +195,7 @@ def test_each_urls_failure_is_listed(submit: Command, lines: str) -> None:
     with nobody() as url:
         assert submit.run(lines, "--url", url, "--deadline", "0.3", code=2) == ""
         assert f"no worker returned the notary's name: {url}: ConnectError" in submit.err
+        assert "(Connection refused): is a worker running there?" in submit.err
         assert submit.run(lines, "--url", url, "--deadline", "0.3", "--notary-name", NAME, code=2) == ""
         assert "10 unknown" in submit.err
 

@@ -384,6 +384,20 @@ def test_tiles_that_have_grown(folder: Folder) -> None:
     assert folder.verify(older, "--consistent-with", newer, "--tiles", folder.put_tiles(grown)) == 0
 
 
+def test_files_in_another_form_are_named_with_the_remedy(folder: Folder) -> None:
+    """Files in each other's place, a JSON array and a decision on several lines: the message names the file, or the form that is needed."""
+    assert folder.found("receipt", "--decision", "receipt")["reason"] == "malformed-decision"
+    assert f"malformed-decision: {folder.path / 'receipt'}: it is no JSON" in folder.err
+    decision = as_object(NOTARY.decisions[5]) | {"receipt": NOTARY.receipt(5)}
+    assert folder.found(folder.put("array", [decision]))["reason"] == "malformed-checkpoint"
+    assert f"{folder.path / 'array'} is neither a receipt, nor decisions with one JSON object a line, nor a checkpoint: " in folder.err
+    assert folder.found(folder.put("lines", json.dumps(decision, indent=1)))["reason"] == "malformed-decision"
+    assert "line 1: malformed-decision: it is no JSON: " in folder.err
+    assert folder.err.count("give each decision on a line of its own") == 5
+    assert folder.verify("receipt", "--decision", "decision", key="notary.pub") == 2
+    assert "this is 'notary.pub'. Copy it completely" in folder.err
+
+
 # Key history
 
 
@@ -395,6 +409,7 @@ def test_a_key_history_verifies_forwards_only(folder: Folder) -> None:
     folder.put("receipt", renewed.receipt(5))
     words = ("receipt", "--decision", "decision")
     assert folder.found(*words)["reason"] == "unknown-key"
+    assert "name the answer of GET /v1/notary with --key-history" in folder.err
     for file in (folder.put("keys", history), folder.put("answer", {"name": "O=N", "keys": history})):
         assert folder.verify(*words, "--key-history", file) == 0
     folder.put("receipt", NOTARY.receipt(5))
@@ -407,6 +422,7 @@ def test_a_bad_key_history(folder: Folder) -> None:
     assert folder.found(*words, folder.put("keys", "hello"))["reason"] == "malformed-key"
     bare = [{"verifier_key": KEY}, {"verifier_key": str(verifier_key("thief"))}]
     assert folder.found(*words, folder.put("keys", bare))["reason"] == "bad-endorsement"
+    assert f"bad-endorsement: {folder.path / 'keys'}: " in folder.err
 
 
 def test_messages_cannot_command_a_terminal(folder: Folder) -> None:
