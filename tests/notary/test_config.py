@@ -1,8 +1,8 @@
 """Configuration from file, environment and flags; errors name the file and the key."""
 
 import re
-import tomllib
 import time
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
