@@ -14,29 +14,20 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from spark_join.engine.files import sync_file, sync_folder
 from spark_join.errors import CouldNotVerify
 from spark_join.log import ORDERING, TopicPartition, describe
-from spark_join.log.archive import ARCHIVE_VERSION, ASIDE, ArchivedFile, Range, ends_of, read_ranges
+from spark_join.log.archive import ARCHIVE_VERSION, ASIDE, Range, ends_of, read_ranges
 from spark_join.log.client import Kafka
-from spark_join.log.files import (
-    RECORD,
-    UNFINISHED,
-    Digest,
-    Digester,
-    Written,
-    digests,
-    fault_of_file,
-    has_copies,
-    write_file,
-    write_files,
-)
+from spark_join.log.files import RECORD, UNFINISHED, ArchivedFile, Digest, digest_of, fault_of_file, has_copies, write_file
 from spark_join.log.kafka import Admin, OffsetRange, read_log_offsets
-from spark_join.log.reading import read_records
+from spark_join.log.reading import digests, records_at, results_by_partition
 from spark_join.order.ordering_records import refuse_no_genesis
 
 PAYLOAD_LEAD_MS: Final = 60_000
@@ -82,16 +73,13 @@ def archive(
     on_stage("what is archived already")
     _refuse_other_log(session, kafka, folder, files, starts, log_offsets)
     _tidy(folder, f"{_DIGITS}-*", files, len(ranges))
-    wanted = {
-        topic_partition: OffsetRange(starts[topic_partition], offset_range.offset_end)
-        for topic_partition, offset_range in log_offsets.items()
-    }
+    wanted = {each: OffsetRange(starts[each], offset_range.offset_end) for each, offset_range in log_offsets.items()}
     left = offsets_in(wanted)
     if left and not ranges:
         on_stage("genesis record")
         ordering = log_offsets[ORDERING]
         is_empty = ordering.offset_first == ordering.offset_end
-        refuse_no_genesis(None if is_empty else read_records(session, kafka, {ORDERING: OffsetRange(0, 1)}))
+        refuse_no_genesis(None if is_empty else records_at(session, kafka, {ORDERING: 0}))
     parts = slices(wanted, range_records_max, lambda offset: _payload_ends(session, kafka, admin, offset, wanted))
     for number, part in enumerate(parts, len(ranges) + 1):
         left -= offsets_in(part)
@@ -113,7 +101,7 @@ def _payload_ends(
     """
     if offset == wanted[ORDERING].offset_end:
         return {}
-    first = read_records(session, kafka, {ORDERING: OffsetRange(offset, offset + 1)}).select("append_time_ms").head()
+    first = records_at(session, kafka, {ORDERING: offset}).select("append_time_ms").head()
     if first is None:
         return {}
     until_ms = first.append_time_ms + PAYLOAD_LEAD_MS
@@ -124,8 +112,7 @@ def _payload_ends(
     }
     if not ends:
         return {}
-    found = read_records(session, kafka, {topic_partition: OffsetRange(end, end + 1) for topic_partition, end in ends.items()})
-    late = found.where(F.col("append_time_ms") >= until_ms).select("topic", "partition").collect()
+    late = records_at(session, kafka, ends).where(F.col("append_time_ms") >= until_ms).select("topic", "partition").collect()
     return {(row.topic, row.partition): ends[row.topic, row.partition] for row in late}
 
 
@@ -153,9 +140,8 @@ def _refuse_other_log(
                 f"{where} begins at offset {offset_range.offset_first}, and offset {kept_from} would show whether it continues the archive:"
                 " that record was deleted, so nothing is archived"
             )
-    offsets = {topic_partition: tail.offset_last for topic_partition, tail in tails.items() if tail.offset_last is not None}
-    there = {topic_partition: OffsetRange(offset, offset + 1) for topic_partition, offset in offsets.items()}
-    found = digests(read_records(session, kafka, there)) if there else {}
+    offsets = {each: tail.offset_last for each, tail in tails.items() if tail.offset_last is not None}
+    found = digests(session, kafka, {each: OffsetRange(offset, offset + 1) for each, offset in offsets.items()})
     for topic_partition, tail in tails.items():
         if found.get(topic_partition) != tail:
             raise CouldNotVerify(
@@ -166,16 +152,14 @@ def _refuse_other_log(
 
 def _last_record(folder: Path, file: ArchivedFile) -> Digest:
     """Returns the digest of the last record of a file that has records. Raises `CouldNotVerify` if the file is not its range's."""
-    if problem := fault_of_file(folder, file.path, file.sha256, file.records, file.offset_first, file.offset_end):
+    if problem := fault_of_file(folder, file):
         raise CouldNotVerify(f"{problem}. Nothing is archived until the file is what it was: take it from a copy of the archive")
-    digester = Digester()
     try:
         with pq.ParquetFile(folder / file.path) as parquet:
             table = parquet.read_row_group(parquet.num_row_groups - 1, columns=list(RECORD))
     except (OSError, ValueError) as problem_:
         raise CouldNotVerify(f"{folder / file.path} cannot be read: {problem_}") from None
-    digester.add(table.slice(table.num_rows - 1))
-    return digester.digest()
+    return digest_of([table.slice(table.num_rows - 1)])
 
 
 def _write_range(
@@ -197,14 +181,7 @@ def _write_range(
         os.fchmod(descriptor, 0o644)  # mkstemp lets only the owner read, but any user may verify
         with open(descriptor, "wb") as file:
             on_stage(f"records of range {number}")
-            written = write_files(read_records(session, kafka, wanted), folder, temporary.stem)
-            # A partition may have offsets without any record. Deleted records are another case: reading them fails.
-            written |= {
-                topic_partition: write_file(folder, temporary.stem, topic_partition, [])
-                for topic_partition in wanted
-                if topic_partition not in written
-            }
-            listed = [_listed(each, offset_range, written[each]) for each, offset_range in wanted.items()]
+            listed = _write_files(session, kafka, wanted, folder, temporary.stem)
             on_stage(f"range {number}")
             _refuse_unseen(folder, listed)
             made = msgspec.json.encode(Range(ARCHIVE_VERSION, payload_partitions, listed))
@@ -222,21 +199,40 @@ def _write_range(
     return listed
 
 
+def _write_files(
+    session: SparkSession, kafka: Kafka, wanted: Mapping[TopicPartition, OffsetRange], folder: Path, run: str
+) -> list[ArchivedFile]:
+    """Write a file with the records of each partition between `wanted` offsets, in the task that reads them.
+
+    A file has none if its offsets have none; if records were deleted, reading fails. A task keeps one batch of records in memory. The names
+    of the files begin with `run`. Raises `CouldNotVerify` for a file that cannot be written, or that reads back otherwise.
+    """
+
+    def write(topic_partition: TopicPartition, batches: Iterator[pa.RecordBatch]) -> ArchivedFile | str:
+        context = TaskContext.get()
+        try:
+            # A second attempt of a task writes another file.
+            name = f"{run}-{context.taskAttemptId() if context else 0}"
+            return write_file(folder, name, topic_partition, wanted[topic_partition], batches)
+        except OSError as problem:
+            return str(problem)
+
+    listed: list[ArchivedFile] = []
+    for topic_partition, result in results_by_partition(session, kafka, wanted, write).items():
+        if isinstance(result, str):
+            raise CouldNotVerify(f"{describe(topic_partition)} cannot be archived: {result}")
+        listed.append(result)
+    return listed
+
+
 def _refuse_unseen(folder: Path, listed: list[ArchivedFile]) -> None:
     """Compare the files with the coming range on the driver, which may be another machine than the executors that wrote them."""
     for file in listed:
-        if problem := fault_of_file(folder, file.path, file.sha256, file.records, file.offset_first, file.offset_end):
+        if problem := fault_of_file(folder, file):
             raise CouldNotVerify(
                 f"{problem}, as the driver sees it. The executor that wrote it has read it back: all executors and the driver must reach"
                 " the archive, by the same name"
             )
-
-
-def _listed(topic_partition: TopicPartition, offset_range: OffsetRange, written: Written) -> ArchivedFile:
-    """Returns the range's line about a partition's file."""
-    topic, partition = topic_partition
-    offsets = offset_range.offset_first, offset_range.offset_end
-    return ArchivedFile(written.path, topic, partition, *offsets, written.digest.records, written.sha256)  # type: ignore[arg-type]
 
 
 def _is_taken_by(range_: Path, temporary: Path) -> bool:
@@ -285,14 +281,11 @@ def slices(
         entries = _part(wanted[ORDERING], number, count)
         ends = {} if number == count - 1 else payload_ends(entries.offset_end)
         payload = {
-            topic_partition: OffsetRange(
-                offsets[topic_partition],
-                max(offsets[topic_partition], min(offset_range.offset_end, ends.get(topic_partition, offset_range.offset_end))),
-            )
-            for topic_partition, offset_range in wanted.items()
-            if topic_partition != ORDERING
+            each: OffsetRange(offsets[each], max(offsets[each], min(offset_range.offset_end, ends.get(each, offset_range.offset_end))))
+            for each, offset_range in wanted.items()
+            if each != ORDERING
         }
-        offsets |= {topic_partition: offset_range.offset_end for topic_partition, offset_range in payload.items()}
+        offsets |= {each: offset_range.offset_end for each, offset_range in payload.items()}
         together = {ORDERING: entries, **payload}
         if offsets_in(together) <= records_max:
             parts = [together]
@@ -302,11 +295,7 @@ def slices(
             parts.append({ORDERING: entries})
         for part in parts:
             if offsets_in(part):
-                yield {
-                    topic_partition: offset_range
-                    for topic_partition, offset_range in part.items()
-                    if offset_range.offset_first < offset_range.offset_end
-                }
+                yield {each: offset_range for each, offset_range in part.items() if offset_range.offset_first < offset_range.offset_end}
 
 
 def offsets_in(log_offsets: Mapping[TopicPartition, OffsetRange]) -> int:

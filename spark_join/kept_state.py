@@ -105,11 +105,10 @@ def write_state(session: SparkSession, out: Path, added: AppliedState, earlier: 
         frame: DataFrame = getattr(added, table)
         rows[table] += write_complete(frame.coalesce(files_max) if table in GROWING else frame, folder / into, "zstd")
         written |= {f"{into}/{each.name}": table for each in sorted((folder / into).glob("*.parquet"))}
-    found = file_hashes(session, folder, written.keys()).orderBy("path").collect()
-    for row in found:
-        if row.problem is not None:
-            raise CouldNotVerify(f"{folder / row.path} was written, and an executor finds {row.problem}: all executors must reach it")
-    files += [_File(written[row.path], row.path, row.found) for row in found]
+    for path, found, problem in file_hashes(session, folder, written.keys()):
+        if found is None:
+            raise CouldNotVerify(f"{folder / path} was written, and an executor finds {problem}: all executors must reach it")
+        files.append(_File(written[path], path, found))
     (folder / _CARRY).write_bytes(added.carry)
     files.append(_File("carry", _CARRY, sha256(added.carry).hexdigest()))
     assert added.identity is not None

@@ -15,7 +15,7 @@ that can be compared is a `foreign-view`, whatever its root. After a hole the re
 compared only if its view is from before the hole.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from hashlib import sha256 as digest
 
 import msgspec
@@ -25,7 +25,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from spark_join.constants import LEAF_PREFIX, ROOT_OF_NOTHING
-from spark_join.engine.columns import frame_of, part, sha256, u64, unsigned
+from spark_join.engine.columns import frame_of, map_batches, part, sha256, u64, unsigned
 from spark_join.engine.stages import Stages
 from spark_join.order.effects import BEYOND, OWN
 from spark_join.violations import render_hex, violations
@@ -95,13 +95,12 @@ def roots(parts_: DataFrame, chunk_bits: int = CHUNK_BITS) -> DataFrame:
     nothing = frame_of(parts_.sparkSession, [(0, ROOT_OF_NOTHING)], "size bigint, root binary")
     levels = _levels([hash_ for _, hash_ in full])
 
-    def rooted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            sizes, ends = batch.column("size").to_pylist(), batch.column("hash").to_pylist()
-            found = [_over_the_top(levels, size - 1 >> chunk_bits, end) for size, end in zip(sizes, ends, strict=True)]
-            yield pa.RecordBatch.from_arrays([batch.column("size"), pa.array(found, pa.binary())], names=["size", "root"])
+    def rooted(batch: pa.RecordBatch) -> pa.RecordBatch:
+        sizes, ends = batch.column("size").to_pylist(), batch.column("hash").to_pylist()
+        found = [_over_the_top(levels, size - 1 >> chunk_bits, end) for size, end in zip(sizes, ends, strict=True)]
+        return pa.RecordBatch.from_arrays([batch.column("size"), pa.array(found, pa.binary())], names=["size", "root"])
 
-    return parts_.mapInArrow(rooted, "size bigint, root binary").union(nothing)
+    return map_batches(parts_, rooted, "size bigint, root binary").union(nothing)
 
 
 def _levels(chunks: list[bytes]) -> list[list[bytes]]:

@@ -45,8 +45,8 @@ from ordering.log import ORDERING, Record
 from ordering.memory import MemoryLog
 from ordering.records import FORMAT_VERSION, Entry, Genesis, Register, View, batch_key, decode
 from ordering.signatures import NO_LOG_ID, SigningKey, log_id_of, sign_record
-from spark_join.log.archive import ARCHIVE_VERSION, ArchivedFile, Range
-from spark_join.log.files import SCHEMA
+from spark_join.log.archive import ARCHIVE_VERSION, Range
+from spark_join.log.files import SCHEMA, ArchivedFile
 
 PARTITIONS: Final = 16
 BATCH_BYTES_MAX = 512 << 10

@@ -70,6 +70,7 @@ class Etcd:
         self._binaries = binaries
         ports = free_ports(2 * members)
         self._ports = list(zip(ports[:members], ports[members:], strict=True))
+        self._names = [f"etcd-{at}" for at in range(members)]
         self.url = ""
 
     def start(self) -> None:
@@ -89,20 +90,17 @@ class Etcd:
                 *flags,
             ]
             last = at == len(self._ports) - 1
-            self._servers.start(f"etcd-{at}", command, self._serves if last else lambda: True)
+            self._servers.start(self._names[at], command, self._serves if last else lambda: True)
         self.url = http_adapter.start(self._servers, "loadtest.peers.etcd", f"{self._binaries.client} {self.endpoints}")
 
     def crash(self) -> None:
         """Kill all processes at once: the members replay their logs when they start again."""
-        for name in ("http-adapter", *[f"etcd-{at}" for at in range(len(self._ports))]):
+        for name in ("http-adapter", *self._names):
             self._servers.kill(name)
 
     def pids(self) -> dict[str, list[int]]:
         """Returns the processes that run now; the worker is the HTTP adapter with its client."""
-        return {
-            "server": self._servers.pids(*[f"etcd-{at}" for at in range(len(self._ports))]),
-            "worker": self._servers.pids("http-adapter"),
-        }
+        return {"server": self._servers.pids(*self._names), "worker": self._servers.pids("http-adapter")}
 
     @property
     def endpoints(self) -> str:

@@ -1,4 +1,7 @@
-"""Functions that DataFrames lack: frames of the driver's rows, big-endian numbers inside binary columns, and running aggregates.
+"""Functions that DataFrames lack: frames of the driver's rows, calls of Python functions, big-endian numbers, and running aggregates.
+
+The executors call a Python function with each item of a list, and the driver gets the results (`results_of`). Or they call it with each
+Arrow batch of a frame, and the results are a frame (`map_batches`).
 
 Unsigned 64-bit numbers stay binary, 8 bytes: Spark compares binary values as unsigned, and its signed longs cannot hold all of them. The
 expressions need no Python worker.
@@ -8,13 +11,13 @@ So the order is cut into blocks. Spark aggregates each block in parallel, then r
 result of the blocks before to each row.
 """
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 BLOCK = 1 << 16
@@ -22,6 +25,8 @@ BLOCK = 1 << 16
 
 _START = Window.unboundedPreceding
 _AGGREGATES = {"max": F.max, "sum": F.sum}
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 def frame_of(session: SparkSession, rows: Sequence[Sequence[object]], schema: str) -> DataFrame:
@@ -32,10 +37,18 @@ def frame_of(session: SparkSession, rows: Sequence[Sequence[object]], schema: st
     return session.createDataFrame(pa.Table.from_pylist([dict(zip(types.names, row, strict=True)) for row in rows], types))
 
 
-def spread_of(session: SparkSession, rows: Sequence[Sequence[object]], schema: str, tasks_a_core: int = 2) -> DataFrame:
-    """Returns the frame of `frame_of`, in as many tasks as there are rows, but at most so many for each core."""
-    tasks = min(len(rows), tasks_a_core * session.sparkContext.defaultParallelism)
-    return frame_of(session, rows, schema).repartition(max(1, tasks))
+def results_of(session: SparkSession, call: Callable[[_Item], _Result], items: Sequence[_Item], tasks_a_core: int = 0) -> list[_Result]:
+    """Calls a function with each item on the executors, and returns the results in the order of the items.
+
+    Each item has a task of its own. With `tasks_a_core` there are at most so many tasks for each core.
+    """
+    tasks = min(len(items), tasks_a_core * session.sparkContext.defaultParallelism or len(items))
+    return session.sparkContext.parallelize(items, tasks).map(call).collect() if items else []
+
+
+def map_batches(frame: DataFrame, call: Callable[[pa.RecordBatch], pa.RecordBatch], schema: str | StructType | pa.Schema) -> DataFrame:
+    """Calls a function with each Arrow batch of `frame`, in the task that has it; the results are a frame with this schema."""
+    return frame.mapInArrow(lambda batches: map(call, batches), from_arrow_schema(schema) if isinstance(schema, pa.Schema) else schema)
 
 
 def part(column: Column, start: int | Column, length: int | Column) -> Column:

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark_join.engine.columns import frame_of, spread_of
+from spark_join.engine.columns import frame_of, results_of
 from spark_join.errors import CouldNotVerify
 
 _PATTERN: Final = re.compile(r"[\\\[\]{}*?]")
@@ -114,29 +114,20 @@ def _sync(file: Path) -> None:
         sync_file(opened)
 
 
-def file_hashes(session: SparkSession, folder: Path, paths: Collection[str]) -> DataFrame:
-    """Returns path, found (SHA-256 in hex) and problem of files in `folder`, which all executors must reach.
+def file_hashes(session: SparkSession, folder: Path, paths: Collection[str]) -> list[tuple[str, str | None, str]]:
+    """Returns path, SHA-256 in hex and problem of files in `folder`, which all executors must reach, in the order of the paths.
 
-    For a file that cannot be read, found is null and problem says why.
+    For a file that cannot be read, the SHA-256 is None and the problem says why.
     """
 
-    def hashed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            found: list[str | None] = []
-            problems: list[str | None] = []
-            for path in batch.column("path").to_pylist():
-                try:
-                    with open(folder / path, "rb") as file:
-                        found.append(file_digest(file, "sha256").hexdigest())
-                    problems.append(None)
-                except OSError as problem:
-                    found.append(None)
-                    problems.append(f"nothing that can be read ({problem.strerror})")
-            columns = [batch.column("path"), pa.array(found, pa.string()), pa.array(problems, pa.string())]
-            yield pa.RecordBatch.from_arrays(columns, names=["path", "found", "problem"])
+    def hashed(path: str) -> tuple[str, str | None, str]:
+        try:
+            with open(folder / path, "rb") as file:
+                return path, file_digest(file, "sha256").hexdigest(), ""
+        except OSError as problem:
+            return path, None, f"nothing that can be read ({problem.strerror})"
 
-    listed = spread_of(session, [(path,) for path in paths], "path string")
-    return listed.mapInArrow(hashed, "path string, found string, problem string")
+    return results_of(session, hashed, sorted(paths), tasks_a_core=2)
 
 
 def refuse_other_bytes(session: SparkSession, folder: Path, sha256_of: Mapping[str, str], listed_by: str) -> None:
@@ -144,10 +135,9 @@ def refuse_other_bytes(session: SparkSession, folder: Path, sha256_of: Mapping[s
 
     The error names `listed_by` as the file that has the expected hashes.
     """
-    listed = frame_of(session, list(sha256_of.items()), "path string, sha256 string")
-    other = file_hashes(session, folder, sha256_of.keys()).join(listed, "path").where(~F.col("found").eqNullSafe(F.col("sha256")))
-    if first := other.orderBy("path").head():
-        raise CouldNotVerify(f"{folder / first.path}: {listed_by} says SHA-256 {first.sha256}, and there is {first.found or first.problem}")
+    for path, found, problem in file_hashes(session, folder, sha256_of.keys()):
+        if found != sha256_of[path]:
+            raise CouldNotVerify(f"{folder / path}: {listed_by} says SHA-256 {sha256_of[path]}, and there is {found or problem}")
 
 
 def rows_among(session: SparkSession, folder: Path, sha256_of: Mapping[str, str], columns: Sequence[str], asked: Path) -> DataFrame:
@@ -176,7 +166,8 @@ def rows_among(session: SparkSession, folder: Path, sha256_of: Mapping[str, str]
                         rows = rows.filter(pc.is_in(pc.binary_slice(rows.column(0), 0, PREFIX_BYTES), value_set=prefixes))
                     yield from rows.append_column("problem", pa.nulls(rows.num_rows, pa.string())).cast(schema).to_batches()
 
-    listed = spread_of(session, list(sha256_of.items()), "path string, sha256 string", tasks_a_core=4)
+    tasks = max(1, min(len(sha256_of), 4 * session.sparkContext.defaultParallelism))
+    listed = frame_of(session, list(sha256_of.items()), "path string, sha256 string").repartition(tasks)
     return listed.mapInArrow(found, from_arrow_schema(schema))
 
 

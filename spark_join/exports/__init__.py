@@ -87,8 +87,7 @@ def read_exports(session: SparkSession, folders: Sequence[Path]) -> Exports:
         sources[folder.resolve()] = folder
     manifests = {str(folder.absolute()): _manifest(folder / MANIFEST) for folder in folders}
     files = {str(Path(source).resolve() / file.path): file.sha256 for source, manifest in manifests.items() for file in manifest.files}
-    if files:
-        refuse_other_bytes(session, Path(), files, "its manifest")
+    refuse_other_bytes(session, Path(), files, "its manifest")
     return Exports(manifests, _read(session, manifests, "decisions"), _read(session, manifests, "states"))
 
 

@@ -20,50 +20,30 @@ A reader that starts at some offsets does not open the files that end before the
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from functools import reduce
+from collections.abc import Mapping
+from functools import partial, reduce
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import msgspec
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_join.engine.columns import frame_of, spread_of
+from spark_join.engine.columns import frame_of, results_of
 from spark_join.engine.files import read_files
 from spark_join.errors import CouldNotVerify
 from spark_join.log import ORDERING, LogFrames, TopicPartition, records_since
-from spark_join.log.files import fault_of_file, open_regular
+from spark_join.log.files import ArchivedFile, fault_of_file, open_regular
 
 ARCHIVE_VERSION: Final = 2
 COLUMNS: Final = "offset bigint, append_time_ms bigint, key binary, value binary, partition int"
 _TOPICS = ("ordering", "payload")
 _IS_RANGE: Final = re.compile(r"[0-9]{8}\.json").fullmatch
-_Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 ASIDE: Final = "aside"
 """The folder for files that no range lists, and that have records which the ranges do not have."""
 PARTITIONS_MAX: Final = 100_000
 """Partitions of a topic; more than any cluster has."""
-
-
-class ArchivedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One Parquet file: a partition's records from `offset_first` up to `offset_end`, exclusive."""
-
-    path: Annotated[str, msgspec.Meta(pattern=r"^[a-z]+/partition=[0-9]+/\w[\w.-]*\.parquet$")]
-    """Relative to the archive's folder."""
-    topic: Literal["ordering", "payload"]
-    partition: _Offset
-    offset_first: _Offset
-    offset_end: _Offset
-    records: _Offset
-    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        """The topic-partition of its records."""
-        return self.topic, self.partition
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -200,14 +180,7 @@ def _read(session: SparkSession, archive: Path, topic: str, files: list[Archived
 
 def _refuse_other_files(session: SparkSession, archive: Path, files: list[ArchivedFile]) -> None:
     """Compare all these files with their ranges, each once, on the executors. Raises `CouldNotVerify` for the first that differs."""
-
-    def held(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            problems = [fault_of_file(archive, **row) for row in batch.to_pylist()]
-            yield pa.RecordBatch.from_arrays([batch.column("path"), pa.array(problems, pa.string())], names=["path", "problem"])
-
-    rows = [(file.path, file.sha256, file.records, file.offset_first, file.offset_end) for file in files]
-    listed = spread_of(session, rows, "path string, sha256 string, records bigint, offset_first bigint, offset_end bigint")
-    wrong = listed.mapInArrow(held, "path string, problem string").where(F.col("problem").isNotNull())
-    if first := wrong.orderBy("path").head():
-        raise CouldNotVerify(first.problem)
+    in_order = sorted(files, key=lambda file: file.path)
+    for problem in results_of(session, partial(fault_of_file, archive), in_order, tasks_a_core=2):
+        if problem is not None:
+            raise CouldNotVerify(problem)

@@ -6,24 +6,20 @@ of a partition: count, offsets, and SHA-256 over offsets, append times, keys and
 
 import errno
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from hashlib import file_digest, sha256
 from io import BufferedReader
-from itertools import chain
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Annotated, Final, Literal
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark import TaskContext
-from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_join.engine.files import sync_file, sync_folder
-from spark_join.errors import CouldNotVerify
 from spark_join.log import TopicPartition
+from spark_join.log.kafka import OffsetRange
 
 SCHEMA: Final = pa.schema([("offset", pa.int64()), ("append_time_ms", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
 """The columns of an archived record."""
@@ -32,8 +28,25 @@ UNFINISHED: Final = ".new"
 """The end of the name of a file while it is written: only such files are removed without a look at their records."""
 _NONE: Final = -1
 _HEAD = struct.Struct(">qqii")
-_RESULT: Final = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("result", pa.binary()), ("problem", pa.string())])
-_Result = TypeVar("_Result")
+_Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class ArchivedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One Parquet file: a partition's records from `offset_first` up to `offset_end`, exclusive."""
+
+    path: Annotated[str, msgspec.Meta(pattern=r"^[a-z]+/partition=[0-9]+/\w[\w.-]*\.parquet$")]
+    """Relative to the archive's folder."""
+    topic: Literal["ordering", "payload"]
+    partition: _Offset
+    offset_first: _Offset
+    offset_end: _Offset
+    records: _Offset
+    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The topic-partition of its records."""
+        return self.topic, self.partition
 
 
 class Digest(msgspec.Struct, frozen=True):
@@ -74,70 +87,12 @@ class Digester:
         return Digest(self._records, self._first, self._last, self._hash.digest())
 
 
-def digests(records: DataFrame) -> dict[TopicPartition, Digest]:
-    """Returns the digest of each partition of the records of `reading.read_records`; partitions without records are left out."""
-    return _of_each(records, lambda _, batches: _digest_of(batches), Digest)
-
-
-def _digest_of(batches: Iterable[pa.RecordBatch | pa.Table]) -> Digest:
+def digest_of(batches: Iterable[pa.RecordBatch | pa.Table]) -> Digest:
+    """Returns the digest of the records of these batches."""
     digester = Digester()
     for batch in batches:
         digester.add(batch)
     return digester.digest()
-
-
-def _of_each(
-    records: DataFrame, call: Callable[[TopicPartition, Iterator[pa.RecordBatch]], _Result], result: type[_Result]
-) -> dict[TopicPartition, _Result]:
-    """Calls a function with each partition's records, in the task that reads them, and returns the results.
-
-    `records` come from `reading.read_records`; partitions without any are left out. Raises the function's `OSError` and `CouldNotVerify`
-    as `CouldNotVerify`.
-    """
-
-    def called(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        some = (batch for batch in batches if batch.num_rows)
-        for first in some:  # runs once, or never in a task without records: the call consumes the rest
-            topic, partition = first.column("topic")[0].as_py(), first.column("partition")[0].as_py()
-            encoded, problem = b"", None
-            try:
-                encoded = msgspec.json.encode(call((topic, partition), chain([first], some)))
-            except (OSError, CouldNotVerify) as raised:
-                problem = str(raised)
-            row = {"topic": topic, "partition": partition, "result": encoded, "problem": problem}
-            yield pa.RecordBatch.from_pylist([row], _RESULT)
-
-    found: dict[TopicPartition, _Result] = {}
-    for row in records.mapInArrow(called, from_arrow_schema(_RESULT)).collect():
-        if row.problem is not None:
-            raise CouldNotVerify(f"{row.topic} partition {row.partition} cannot be archived: {row.problem}")
-        found[row.topic, row.partition] = msgspec.json.decode(bytes(row.result), type=result)
-    return found
-
-
-class Written(msgspec.Struct, frozen=True):
-    """A file that was written and read back."""
-
-    path: str
-    """Relative to the archive's folder."""
-    sha256: str
-    digest: Digest
-    """The digest of its records: the same as written and as read back."""
-
-
-def write_files(records: DataFrame, folder: Path, run: str) -> dict[TopicPartition, Written]:
-    """Write a file for each partition of `records`, which come from `reading.read_records`, in the task that reads it.
-
-    A task keeps one batch of records in memory. The names of the files begin with `run`. Raises `CouldNotVerify` for a file that cannot be
-    written, or that reads back otherwise.
-    """
-
-    def write(topic_partition: TopicPartition, batches: Iterator[pa.RecordBatch]) -> Written:
-        context = TaskContext.get()
-        # A second attempt of a task writes another file.
-        return write_file(folder, f"{run}-{context.taskAttemptId() if context else 0}", topic_partition, batches)
-
-    return _of_each(records, write, Written)
 
 
 def open_regular(file: Path) -> BufferedReader:
@@ -147,31 +102,31 @@ def open_regular(file: Path) -> BufferedReader:
     return open(file, "rb")
 
 
-def fault_of_file(folder: Path, path: str, sha256: str, records: int, offset_first: int, offset_end: int) -> str | None:
+def fault_of_file(folder: Path, listed: ArchivedFile) -> str | None:
     """Returns a sentence about a file that differs from its range in bytes, columns or records; None if it does not."""
-    file = folder / path
+    file = folder / listed.path
     try:
         with open_regular(file) as opened:
             found = file_digest(opened, "sha256").hexdigest()
     except OSError as problem:
         return f"{file} cannot be read ({problem.strerror}), and its range lists it"
-    if found != sha256:
-        return f"{file}: its range lists SHA-256 {sha256}, the file has {found}"
+    if found != listed.sha256:
+        return f"{file}: its range lists SHA-256 {listed.sha256}, the file has {found}"
     try:
         with pq.ParquetFile(file) as parquet:
             if parquet.schema_arrow != SCHEMA:
                 return f"{file} has other columns than an archive's: {', '.join(parquet.schema_arrow.names)}"
-            number, last, rising = 0, offset_first - 1, True
+            number, last, rising = 0, listed.offset_first - 1, True
             for batch in parquet.iter_batches(columns=["offset", "append_time_ms"]):
                 if batch.column(1).null_count:
                     return f"{file} has records without an append time"
                 for offset in batch.column(0).to_pylist():
-                    rising = rising and offset is not None and last < offset < offset_end
+                    rising = rising and offset is not None and last < offset < listed.offset_end
                     number, last = number + 1, offset
     except (OSError, ValueError) as problem:
         return f"{file} is no Parquet: {problem}"
-    if number != records or not rising:
-        expected = f"its range says {records} at offsets that rise from {offset_first} up to {offset_end}"
+    if number != listed.records or not rising:
+        expected = f"its range says {listed.records} at offsets that rise from {listed.offset_first} up to {listed.offset_end}"
         return f"{file} holds {number} records{'' if rising else ' at other offsets'}, and {expected}"
     return None
 
@@ -201,8 +156,10 @@ def has_copies(file: Path, copies: Iterable[tuple[Path, int, int]]) -> bool:
     return found == digester.digest()
 
 
-def write_file(folder: Path, name: str, topic_partition: TopicPartition, batches: Iterable[pa.RecordBatch]) -> Written:
-    """Write the file of a partition, and read it back. Raises `CouldNotVerify` if it reads back otherwise, and `OSError`."""
+def write_file(
+    folder: Path, name: str, topic_partition: TopicPartition, offset_range: OffsetRange, batches: Iterable[pa.RecordBatch]
+) -> ArchivedFile:
+    """Write the file of a partition's records in this range, and read it back. Raises `OSError`, also if it reads back otherwise."""
     topic, partition = topic_partition
     path = f"{topic}/partition={partition}/{name}.parquet"
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -220,11 +177,13 @@ def write_file(folder: Path, name: str, topic_partition: TopicPartition, batches
         sync_folder(named)
     found = _read_back(folder / path)
     if found != read.digest():
-        raise CouldNotVerify(f"{folder / path} was written with {read.digest()} and reads back as {found}: do not trust this disk")
+        raise OSError(f"{folder / path} was written with {read.digest()} and reads back as {found}: do not trust this disk")
     with open(folder / path, "rb") as file:
-        return Written(path, file_digest(file, "sha256").hexdigest(), found)
+        written_sha256 = file_digest(file, "sha256").hexdigest()
+    offsets = offset_range.offset_first, offset_range.offset_end
+    return ArchivedFile(path, topic, partition, *offsets, found.records, written_sha256)  # type: ignore[arg-type]
 
 
 def _read_back(file: Path) -> Digest:
     with pq.ParquetFile(file) as parquet:
-        return _digest_of(parquet.read_row_group(group) for group in range(parquet.num_row_groups))
+        return digest_of(parquet.read_row_group(group) for group in range(parquet.num_row_groups))

@@ -7,8 +7,9 @@ Counting the records does not help: if reading begins inside a batch, the batch'
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 from aiokafka import TopicPartition as KafkaPartition
@@ -18,11 +19,12 @@ from aiokafka.protocol.fetch import FetchRequest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from spark_join.engine.columns import results_of
 from spark_join.errors import CouldNotVerify
 from spark_join.log import LogFrames, TopicPartition
 from spark_join.log.batches import DecodedRecord, decode, offset_after
 from spark_join.log.client import Kafka, client_settings
-from spark_join.log.files import SCHEMA
+from spark_join.log.files import SCHEMA, Digest, digest_of
 from spark_join.log.kafka import Admin, OffsetRange, read_log_offsets
 
 FETCH_BYTES: Final = 4 << 20
@@ -37,6 +39,7 @@ READ_S_MAX: Final = 60
 _AGAIN_S: Final = 0.2
 TASK_RECORDS_MAX: Final = 100_000
 """The most records that one task reads. The ordering topic is one partition; without a limit one core would read and write all of it."""
+_Result = TypeVar("_Result")
 _SCHEMA: Final = pa.schema([("topic", pa.string()), *SCHEMA, ("partition", pa.int32())])
 
 
@@ -74,11 +77,8 @@ def read_kafka(
         of_topic = {topic_partition: offset_range for topic_partition, offset_range in wanted.items() if topic_partition[0] == topic}
         return read_records(session, kafka, of_topic, task_records_max).drop("topic")
 
-    def at(topic_partitions: Mapping[TopicPartition, int]) -> DataFrame:
-        return read_records(session, kafka, {each: OffsetRange(offset, offset + 1) for each, offset in topic_partitions.items()})
-
     ends = {topic_partition: offset_range.offset_end for topic_partition, offset_range in log_offsets.items()}
-    return LogFrames(of("ordering"), of("payload"), ends, at)
+    return LogFrames(of("ordering"), of("payload"), ends, partial(records_at, session, kafka))
 
 
 def read_records(
@@ -107,22 +107,53 @@ def read_records(
     return session.range(0, len(parts), 1, max(1, len(parts))).mapInArrow(read, from_arrow_schema(_SCHEMA))
 
 
+def records_at(session: SparkSession, kafka: Kafka, offsets: Mapping[TopicPartition, int]) -> DataFrame:
+    """Returns the columns of `read_records` of the record at one offset of each partition. Raises `CouldNotVerify`, as that does."""
+    return read_records(session, kafka, {each: OffsetRange(offset, offset + 1) for each, offset in offsets.items()})
+
+
+def results_by_partition(
+    session: SparkSession,
+    kafka: Kafka,
+    wanted: Mapping[TopicPartition, OffsetRange],
+    call: Callable[[TopicPartition, Iterator[pa.RecordBatch]], _Result],
+) -> dict[TopicPartition, _Result]:
+    """Calls a function with the records of each partition between `wanted` offsets, in the task that reads them; returns the results.
+
+    Raises `CouldNotVerify`, as `read_records` does.
+    """
+    client_settings(kafka)
+    parts = [TaskOffsets(each, offset_range.offset_first, offset_range.offset_end) for each, offset_range in wanted.items()]
+    results = results_of(session, lambda part: call(part.topic_partition, _read(kafka, part)), parts)
+    return dict(zip(wanted, results, strict=True))
+
+
+def digests(session: SparkSession, kafka: Kafka, wanted: Mapping[TopicPartition, OffsetRange]) -> dict[TopicPartition, Digest]:
+    """Returns the digest of the records of each partition between `wanted` offsets, as `results_by_partition` does."""
+    return results_by_partition(session, kafka, wanted, lambda _, batches: digest_of(batches))
+
+
 def _read(kafka: Kafka, part: TaskOffsets) -> Iterator[pa.RecordBatch]:
-    """Yields the records of each fetch. Raises `CouldNotVerify`."""
+    """Yields the records in pieces. Raises `CouldNotVerify`."""
     topic, partition = part.topic_partition
     name = f"{kafka.prefix}.{topic}"
     offset = part.offset_first
+
+    def fetched() -> Iterator[DecodedRecord]:
+        nonlocal offset
+        while offset < part.offset_end:
+            some, offset_next = runner.run(_fetch(client, KafkaPartition(name, partition), offset))
+            yield from decode(some, offset, part.offset_end)
+            offset = offset_next
+
     with asyncio.Runner() as runner:
         client = AIOKafkaClient(loop=runner.get_loop(), **client_settings(kafka))
         try:
             runner.run(_connect(client))
-            while offset < part.offset_end:
-                fetched, offset_next = runner.run(_fetch(client, KafkaPartition(name, partition), offset))
-                for rows in _pieces(decode(fetched, offset, part.offset_end)):
-                    columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), SCHEMA.types, strict=True)]
-                    topics, partitions = pa.array([topic] * len(rows)), pa.array([partition] * len(rows), pa.int32())
-                    yield pa.RecordBatch.from_arrays([topics, *columns, partitions], schema=_SCHEMA)
-                offset = offset_next
+            for rows in _pieces(fetched()):
+                columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), SCHEMA.types, strict=True)]
+                topics, partitions = pa.array([topic] * len(rows)), pa.array([partition] * len(rows), pa.int32())
+                yield pa.RecordBatch.from_arrays([topics, *columns, partitions], schema=_SCHEMA)
         except (KafkaError, TimeoutError, ValueError, OverflowError) as problem:
             raise CouldNotVerify(f"{name} partition {partition} cannot be read at offset {offset}: {problem}") from None
         finally:
@@ -130,7 +161,7 @@ def _read(kafka: Kafka, part: TaskOffsets) -> Iterator[pa.RecordBatch]:
 
 
 def _pieces(records: Iterator[DecodedRecord]) -> Iterator[list[DecodedRecord]]:
-    """Yields the records in pieces: a fetch may have many compressed batches."""
+    """Yields the records in pieces: a fetch may have many compressed batches, and an archive has a row group for each piece."""
     rows: list[DecodedRecord] = []
     octets = 0
     for record in records:

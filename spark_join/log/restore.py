@@ -7,19 +7,21 @@ counts as a finished restore if it equals the archive to the last record; if a n
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
 from pyspark.sql import SparkSession
 
+from spark_join.engine.columns import results_of
 from spark_join.errors import CouldNotVerify
 from spark_join.log import ORDERING, TopicPartition, describe
-from spark_join.log.archive import ArchivedFile, ends_of, read_archive, read_ranges, unlisted
+from spark_join.log.archive import ends_of, read_archive, read_ranges, unlisted
 from spark_join.log.client import Kafka
-from spark_join.log.files import Digest, Digester, digests
+from spark_join.log.files import ArchivedFile, Digest
 from spark_join.log.kafka import Admin, OffsetRange, read_log_offsets
-from spark_join.log.reading import read_records
+from spark_join.log.reading import digests
 from spark_join.log.sending import Job, Sent, digest_of_first, send
 
 REPLICAS_WANTED: Final = 3
@@ -139,9 +141,7 @@ def _has_all(admin: Admin, kafka: Kafka, counts: Mapping[str, int], records: Map
     if any(admin.partitions(topic) != partitions for topic, partitions in counts.items()) or not any(records.values()):
         return False
     is_closed = admin.setting(kafka.ordering, _TYPE) == _CLOSED[_TYPE]
-    return is_closed and read_log_offsets(admin, kafka) == {
-        topic_partition: OffsetRange(0, count) for topic_partition, count in records.items()
-    }
+    return is_closed and read_log_offsets(admin, kafka) == {each: OffsetRange(0, count) for each, count in records.items()}
 
 
 def _before(session: SparkSession, folder: Path, until: int, records: int, ends: Mapping[TopicPartition, int]) -> int:
@@ -234,24 +234,21 @@ def _refuse_other_records(session: SparkSession, kafka: Kafka, admin: Admin, job
     """
     topics = {job.topic for job in jobs.values()}
     log_offsets = {topic: admin.log_offsets(topic) for topic in topics if admin.partitions(topic) is not None}
-    there = {topic_partition: log_offsets[job.topic][job.partition] for topic_partition, job in jobs.items() if job.topic in log_offsets}
-    there = {topic_partition: offset_range for topic_partition, offset_range in there.items() if offset_range.offset_end}
-    if not there:
-        return
-    asked = [(jobs[topic_partition], offset_range.offset_end) for topic_partition, offset_range in there.items()]
-    archived = session.sparkContext.parallelize(asked, len(asked)).map(lambda each: digest_of_first(*each)).collect()
-    found = digests(read_records(session, kafka, there))
+    there = {each: log_offsets[job.topic][job.partition] for each, job in jobs.items() if job.topic in log_offsets}
+    there = {each: offset_range for each, offset_range in there.items() if offset_range.offset_end}
+    asked = [(jobs[each], offset_range.offset_end) for each, offset_range in there.items()]
+    archived = results_of(session, lambda each: digest_of_first(*each), asked)
+    found = digests(session, kafka, there)
     for (topic_partition, offset_range), wanted in zip(there.items(), archived, strict=True):
-        if found.get(topic_partition) != wanted:
+        if found[topic_partition] != wanted:
             raise CouldNotVerify(
-                f"{describe(topic_partition, kafka.prefix)} holds {found.get(topic_partition)} in {offset_range}, and the archive begins"
+                f"{describe(topic_partition, kafka.prefix)} holds {found[topic_partition]} in {offset_range}, and the archive begins"
                 f" with {wanted}: it is no interrupted restore of this archive, and nothing is appended to it; restore to another --prefix"
             )
 
 
 def _send_all(session: SparkSession, kafka: Kafka, jobs: Mapping[TopicPartition, Job]) -> dict[TopicPartition, Sent]:
-    context = session.sparkContext
-    sent = dict(zip(jobs, context.parallelize([*jobs.values()], len(jobs)).map(lambda job: send(job, kafka)).collect(), strict=True))
+    sent = dict(zip(jobs, results_of(session, partial(send, kafka=kafka), [*jobs.values()]), strict=True))
     for topic_partition, each in sent.items():
         if each.problem is not None:
             raise CouldNotVerify(
@@ -264,9 +261,9 @@ def _send_all(session: SparkSession, kafka: Kafka, jobs: Mapping[TopicPartition,
 def _compare(
     session: SparkSession, kafka: Kafka, log_offsets: Mapping[TopicPartition, OffsetRange], archived: Mapping[TopicPartition, Digest]
 ) -> None:
-    found = digests(read_records(session, kafka, log_offsets))
+    found = digests(session, kafka, log_offsets)
     for topic_partition, wanted in archived.items():
-        there = found.get(topic_partition, Digester().digest())
+        there = found[topic_partition]
         if there != wanted or log_offsets[topic_partition] != OffsetRange(0, wanted.records):
             raise CouldNotVerify(
                 f"{describe(topic_partition, kafka.prefix)} holds {there} in {log_offsets[topic_partition]}, and the archive {wanted}:"

@@ -8,7 +8,8 @@ Nearly every request occurs once. To find repeated requests, Spark moves only id
 In all others the ordinal in the entry gives the position, and Spark does not move their requests.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from hashlib import sha256
 from itertools import accumulate
 from typing import Final
@@ -19,7 +20,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark_join.constants import FILL_BYTES, HASH_BYTES, KEY_BYTES
-from spark_join.engine.columns import before, frame_of, part
+from spark_join.engine.columns import before, frame_of, map_batches, part
 from spark_join.engine.columns import sha256 as hash_of
 from spark_join.identity import Identity
 from spark_join.order.payloads import DecodedRequest, DecodedSubmission, Keys, PayloadDecoder, Signatures
@@ -84,7 +85,7 @@ def with_locations(records: DataFrame, locations: DataFrame, identity: Identity)
     near = distinct.join(contents, ["partition", "key", "payload_hash"])
     payloads = near.where(value_hash == F.col("payload_hash")).select("_asked", "location", F.lit(1).alias("mark"))
     nearby = near.where(filled == F.col("payload_hash")).select("_asked", "_asked.*", "fill", "location", F.lit(0).alias("mark"))
-    fills = nearby.mapInArrow(_good_fills(identity), nearby.schema).select("_asked", "location", "mark")
+    fills = map_batches(nearby, partial(_good_fills, identity), nearby.schema).select("_asked", "location", "mark")
     is_seal = F.col("mark") == SEAL
     firsts = (
         payloads.union(fills)
@@ -145,17 +146,11 @@ def split(contents: DataFrame) -> Contents:
     )
 
 
-def _good_fills(identity: Identity) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    names = ("fill", "since", "partition", "key", "payload_hash")
-
-    def kept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            rows = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
-            marks = pa.array([_mark(identity, *row) for row in rows], pa.int32())
-            marked = batch.set_column(batch.schema.get_field_index("mark"), "mark", marks)
-            yield marked.filter(marks.is_valid())
-
-    return kept
+def _good_fills(identity: Identity, batch: pa.RecordBatch) -> pa.RecordBatch:
+    rows = zip(*(batch.column(name).to_pylist() for name in ("fill", "since", "partition", "key", "payload_hash")), strict=True)
+    marks = pa.array([_mark(identity, *row) for row in rows], pa.int32())
+    marked = batch.set_column(batch.schema.get_field_index("mark"), "mark", marks)
+    return marked.filter(marks.is_valid())
 
 
 def _mark(identity: Identity, value: bytes, offset: int, partition: int, key: bytes, payload_hash: bytes) -> int | None:

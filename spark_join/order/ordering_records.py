@@ -22,7 +22,7 @@ as bytes, and Spark's longs cannot hold all of them. `ids_digest` is the SHA-256
 themselves, a row would grow with the number of requests.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from hashlib import sha256
 from struct import Struct, error
 from typing import Any, Final
@@ -31,10 +31,9 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_join.constants import ID_BYTES, NAME_BYTES_MAX, RECORD_FORMAT, SALVAGE_BYTES_MAX, SALVAGE_FORMAT, SIGNATURE_BYTES
-from spark_join.engine.columns import part
+from spark_join.engine.columns import map_batches, part
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.identity import Identity, identity_of
@@ -145,29 +144,16 @@ def _step(fields: Fields, rest: bytes, *, items: bool) -> Fields:
 
 def parse(ordering: DataFrame, identity: Identity) -> DataFrame:
     """Decodes the records of `ordering` (offset, append_time_ms, value) into the columns of `SCHEMA`."""
-    return ordering.select("offset", "append_time_ms", "value").mapInArrow(_parser(identity), from_arrow_schema(SCHEMA))
+    return map_batches(ordering.select("offset", "append_time_ms", "value"), partial(_parsed, identity), SCHEMA)
 
 
-def _parser(identity: Identity) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def parsed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            offsets = batch.column("offset").to_pylist()
-            values = batch.column("value").to_pylist()
-            records = [_read_signed(identity, offset, value) for offset, value in zip(offsets, values, strict=True)]
-            hashes = [sha256(value or b"").digest() for value in values]
-            columns = [pa.array([fields.get(name) for fields, _ in records], type_) for name, type_ in _COLUMNS.items()]
-            yield pa.RecordBatch.from_arrays(
-                [
-                    batch.column("offset").cast(_LONG),
-                    batch.column("append_time_ms").cast(_LONG),
-                    pa.array([signed for _, signed in records], pa.bool_()),
-                    pa.array(hashes, _BINARY),
-                    *columns,
-                ],
-                schema=SCHEMA,
-            )
-
-    return parsed
+def _parsed(identity: Identity, batch: pa.RecordBatch) -> pa.RecordBatch:
+    offsets, times, values = (batch.column(name) for name in ("offset", "append_time_ms", "value"))
+    records = [_read_signed(identity, *each) for each in zip(offsets.to_pylist(), values.to_pylist(), strict=True)]
+    signed = pa.array([signed for _, signed in records], pa.bool_())
+    hashes = pa.array([sha256(value or b"").digest() for value in values.to_pylist()], _BINARY)
+    columns = [pa.array([fields.get(name) for fields, _ in records], type_) for name, type_ in _COLUMNS.items()]
+    return pa.RecordBatch.from_arrays([offsets.cast(_LONG), times.cast(_LONG), signed, hashes, *columns], schema=SCHEMA)
 
 
 def _read_signed(identity: Identity, offset: int, value: bytes | None) -> tuple[Fields, bool]:
@@ -229,14 +215,13 @@ def with_rotations(identity: Identity, ordering: DataFrame, stages: Stages) -> I
     that of the first copy after the rotation before it.
     """
 
-    def signed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            rows = zip(batch.column("offset").to_pylist(), batch.column("value").to_pylist(), strict=True)
-            is_good = [read(value)["kind"] == "key" and identity.has_signed("key", offset, value) for offset, value in rows]
-            yield batch.filter(pa.array(is_good, pa.bool_()))
+    def signed(batch: pa.RecordBatch) -> pa.RecordBatch:
+        rows = zip(batch.column("offset").to_pylist(), batch.column("value").to_pylist(), strict=True)
+        is_good = [read(value)["kind"] == "key" and identity.has_signed("key", offset, value) for offset, value in rows]
+        return batch.filter(pa.array(is_good, pa.bool_()))
 
     found = ordering.where(part(F.col("value"), 0, 2) == F.lit(_KEY_HEAD)).select("offset", "value")
-    records = stages.keep("key records", found.mapInArrow(signed, "offset bigint, value binary"))
+    records = stages.keep("key records", map_batches(found, signed, "offset bigint, value binary"))
     values = [bytes(row.value) for row in records.select("value").distinct().collect()]
     while True:
         after, _ = identity.notary_keys[-1]

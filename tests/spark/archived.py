@@ -8,8 +8,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_join.log.archive import ARCHIVE_VERSION, ArchivedFile, Range
-from spark_join.log.files import SCHEMA
+from spark_join.log.archive import ARCHIVE_VERSION, Range
+from spark_join.log.files import SCHEMA, ArchivedFile
 from tests.checkers.replay import ORDERING, LogRecord
 
 Ends = Mapping[int, int]

@@ -21,11 +21,11 @@ from spark_join.arguments import RANGE_RECORDS_MAX
 from spark_join.engine.session import cause
 from spark_join.engine.stages import OnStage
 from spark_join.errors import CouldNotVerify
-from spark_join.log.archive import ArchivedFile, read_archive, unlisted
+from spark_join.log.archive import read_archive, unlisted
 from spark_join.log.client import Kafka
-from spark_join.log.files import Digest, digests, has_copies
+from spark_join.log.files import ArchivedFile, Digest, has_copies
 from spark_join.log.kafka import Admin, read_log_offsets
-from spark_join.log.reading import read_kafka, read_records
+from spark_join.log.reading import digests, read_kafka
 from spark_join.log.restore import TOPIC_SETTINGS, Restored, _make_ready, restore
 from tests.checkers.signed_log import SignedLog
 from tests.spark.archived import archive as archive_of
@@ -66,7 +66,7 @@ def _copy(kafka: Kafka) -> Kafka:
 
 
 def _there(spark: SparkSession, kafka: Kafka) -> dict[tuple[str, int], Digest]:
-    return digests(read_records(spark, kafka, read_log_offsets(Admin(kafka), kafka)))
+    return digests(spark, kafka, read_log_offsets(Admin(kafka), kafka))
 
 
 def _archived(

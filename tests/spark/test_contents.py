@@ -1,6 +1,5 @@
 """Tests that Spark finds the content of each entry with work that grows with the log, whatever anybody appends (R3)."""
 
-from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from tests.spark.archived import archive
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
-Rows = Iterable[pa.RecordBatch]
 COPIES = 50
 
 
@@ -33,15 +31,9 @@ def test_copies_of_an_entry_and_forged_fills(spark: SparkSession, tmp_path: Path
     checked = spark.sparkContext.accumulator(0)
     check = contents._good_fills
 
-    def counting(identity: Identity) -> Callable[[Rows], Iterator[pa.RecordBatch]]:
-        inner = check(identity)
-
-        def kept(batches: Rows) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                checked.add(batch.num_rows)
-                yield from inner([batch])
-
-        return kept
+    def counting(identity: Identity, batch: pa.RecordBatch) -> pa.RecordBatch:
+        checked.add(batch.num_rows)
+        return check(identity, batch)
 
     monkeypatch.setattr(contents, "_good_fills", counting)
     frames = read_archive(spark, archive(log.by_partition, tmp_path / "archive"))

@@ -220,15 +220,16 @@ def test_items_without_the_owners_signature(monkeypatch: pytest.MonkeyPatch) -> 
         return read_items(rest)
 
     monkeypatch.setattr(ordering_records, "read_items", counted)
-    (batch,) = _parsed(identity, body + SIGNATURE, body + signature)
-    assert [(row["kind"], row["signed"]) for row in batch] == [("salvage-items", False), ("salvage-items", True)]
-    assert [row["items_time_ms"] is None for row in batch] == [True, False]
+    rows = _parsed(identity, body + SIGNATURE, body + signature)
+    assert [(row["kind"], row["signed"]) for row in rows] == [("salvage-items", False), ("salvage-items", True)]
+    assert [row["items_time_ms"] is None for row in rows] == [True, False]
     assert len(decoded) == 1
 
 
-def _parsed(identity: Identity, *values: bytes) -> list[list[Fields]]:
+def _parsed(identity: Identity, *values: bytes) -> list[Fields]:
     columns = {"offset": [*range(len(values))], "append_time_ms": [0] * len(values), "value": [*values]}
-    return [batch.to_pylist() for batch in ordering_records._parser(identity)([pa.RecordBatch.from_pydict(columns)])]
+    rows: list[Fields] = ordering_records._parsed(identity, pa.RecordBatch.from_pydict(columns)).to_pylist()
+    return rows
 
 
 def test_keys_that_sign_everything() -> None:
