@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from operator import attrgetter
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -24,15 +24,6 @@ RECORD_OVERHEAD_BYTES = 800
 
 So a flood of fills, or of short records under many names, is bounded too.
 """
-
-
-class HasValue(Protocol):
-    """A record, or the kept part of one."""
-
-    @property
-    def value(self) -> bytes | None:
-        """The value; None if there is none, or it is not needed."""
-        ...
 
 
 class Buffered(msgspec.Struct, frozen=True, gc=False):
@@ -164,6 +155,6 @@ class Buffer:
 _offset = attrgetter("offset")
 
 
-def cost_bytes(record: HasValue) -> int:
+def cost_bytes(record: Record | Buffered) -> int:
     """Returns the cost of a buffered record."""
     return RECORD_OVERHEAD_BYTES + len(record.value or b"")

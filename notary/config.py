@@ -25,6 +25,7 @@ from notary.access import read_secret, why_unreadable
 from notary.archive.settings import ArchiveSettings
 from notary.http.settings import HttpSettings, parse_listen
 from notary.index import IndexSettings
+from notary.keys import KeyAndHistory
 from notary.logs import LoggingSettings
 from notary.quota import QuotaSettings
 from notary.receipts.key_history import ENDORSEMENT_HEAD
@@ -97,6 +98,11 @@ class Config(msgspec.Struct, frozen=True):
     def path(self, relative: str) -> Path:
         """Returns the complete path for a path in the file, which is relative to the file's folder."""
         return Path(self.directory) / relative
+
+    @property
+    def key_files(self) -> KeyAndHistory:
+        """The files of the notary's key and its history."""
+        return KeyAndHistory(self.path(self.key_file), self.path(self.key_history_file), self.origin)
 
     @property
     def index_directory(self) -> Path:

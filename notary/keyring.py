@@ -77,12 +77,12 @@ class ReceiptKey:
 class Keyring:
     """The keys of one key file and its `.next`. A missing key is looked for again, at most once a second for each key."""
 
-    def __init__(self, key_file: Path, history_file: Path, origin: str, now_s: Callable[[], float]) -> None:
+    def __init__(self, files: keys.KeyAndHistory, now_s: Callable[[], float]) -> None:
         """Raises `ConfigurationError` when the key file is missing or unfit."""
-        self._key_file, self._history_file, self._origin, self.now_s = key_file, history_file, origin, now_s
+        self._files, self.now_s = files, now_s
         self._keys: dict[bytes, tuple[Ed25519PrivateKey, SigningKey]] = {}
         self._checked_at_s: dict[bytes, float] = {}
-        self.first = self._add(keys.load(key_file))
+        self.first = self._add(keys.load(files.key))
         """The public key of the key file, as it was at the start."""
         try:
             self._read_next_key()
@@ -98,7 +98,7 @@ class Keyring:
         """Returns the private key of a public key, for signing a fill; it also looks in `<key file>.former`."""
         if (key := self.key_for(public_key)) is not None:
             return key
-        former = Path(f"{self._key_file}{FORMER}")
+        former = Path(f"{self._files.key}{FORMER}")
         if not former.exists():
             return None
         try:
@@ -115,7 +115,7 @@ class Keyring:
 
     def verifier_key(self, private_key: Ed25519PrivateKey) -> str:
         """Returns the verifier key (C2SP signed note) of a private key."""
-        return keys.verifier_key(self._origin, private_key.public_key())
+        return keys.verifier_key(self._files.origin, private_key.public_key())
 
     def public_keys(self) -> list[bytes]:
         """Returns the public keys of the private keys on this machine."""
@@ -127,24 +127,24 @@ class Keyring:
         if private_key is None:
             raise ConfigurationError(f"no key file here holds the key {public_key.hex()}")
         try:
-            return keys.load_history(self._history_file, self._origin, private_key.public_key())
+            return keys.load_history(self._files.history, self._files.origin, private_key.public_key())
         except ConfigurationError:
-            following = keys.next_of(self._history_file)
+            following = self._files.next.history
             if not following.exists():
                 raise
-            return keys.load_history(following, self._origin, private_key.public_key())
+            return keys.load_history(following, self._files.origin, private_key.public_key())
 
     def _find(self, public_key: bytes) -> tuple[Ed25519PrivateKey, SigningKey] | None:
         # The first lookup of a key reads the files at once: they may have been copied here since the start.
         if public_key not in self._keys and self.now_s() - self._checked_at_s.get(public_key, -CHECK_AGAIN_S) >= CHECK_AGAIN_S:
             self._checked_at_s[public_key] = self.now_s()
-            for read in (lambda: self._add(keys.load(self._key_file)), self._read_next_key):
+            for read in (lambda: self._add(keys.load(self._files.key)), self._read_next_key):
                 with contextlib.suppress(ConfigurationError):  # it may be in the middle of a replacement; the caller reports a missing key
                     read()
         return self._keys.get(public_key)
 
     def _read_next_key(self) -> None:
-        following = keys.next_of(self._key_file)
+        following = self._files.next.key
         if following.exists():
             self._add(keys.load(following))
 

@@ -45,6 +45,37 @@ OWNERS: Final = "the owner's key"
 _RUNBOOK: Final = "docs/runbook.md, Rotating the notary's key"
 
 
+class KeyAndHistory(msgspec.Struct, frozen=True):
+    """The key file of a notary with that origin, and its history."""
+
+    key: Path
+    history: Path
+    origin: str
+
+    @property
+    def real(self) -> "KeyAndHistory":
+        """The same files, where symbolic links lead."""
+        return KeyAndHistory(Path(os.path.realpath(self.key)), Path(os.path.realpath(self.history)), self.origin)
+
+    @property
+    def next(self) -> "KeyAndHistory":
+        """The files that a rotation prepares. If a name is a symbolic link, its `.next` file is beside the link's target."""
+        return KeyAndHistory(next_of(self.key), next_of(self.history), self.origin)
+
+    def shown(self) -> dict[str, str]:
+        """Returns the files as members of a command's output."""
+        return {"key_file": str(self.key), "key_history_file": str(self.history)}
+
+
+class KnownKeys(msgspec.Struct, frozen=True):
+    """The public keys of a history, also of a prepared one."""
+
+    last: list[VerifierKey]
+    """The last key of the history, and of the prepared one if there is one."""
+    every: list[VerifierKey]
+    """All keys, in order."""
+
+
 class PreparedKey(msgspec.Struct, frozen=True):
     """A prepared rotation: `key` will replace the present key, and `history` ends with it. `found`: an earlier call prepared it."""
 
@@ -101,48 +132,40 @@ def load_history(file: Path, origin: str, key: Ed25519PublicKey) -> tuple[Histor
     return history
 
 
-def present_history(key_file: Path, history_file: Path, origin: str) -> tuple[HistoricKey, ...]:
+def present_history(files: KeyAndHistory) -> tuple[HistoricKey, ...]:
     """Reads the history that ends with the key in the key file, also between the two steps of `put_in_place`.
 
     Raises `ConfigurationError`.
     """
-    key = load(key_file).public_key()
-    if _is_half_placed(key, history_file, origin):
-        history_file = next_of(history_file)
-    return load_history(history_file, origin, key)
+    key = load(files.key).public_key()
+    return load_history(files.next.history if _is_half_placed(files, key) else files.history, files.origin, key)
 
 
-def verifier_keys(history_file: Path, origin: str) -> tuple[list[VerifierKey], list[VerifierKey]]:
-    """Returns (the last key of the history, and the prepared one if there is one; all keys). It needs no private key.
-
-    Raises `ConfigurationError`.
-    """
-    histories = [_read_history(file, origin) for file in (history_file, next_of(history_file)) if file == history_file or file.exists()]
-    known = [[parse_verifier_key(each.verifier_key) for each in history] for history in histories]
-    return [history[-1] for history in known], list(dict.fromkeys([key for history in known for key in history]))
+def verifier_keys(files: KeyAndHistory) -> KnownKeys:
+    """Returns the public keys of the histories. It needs no private key. Raises `ConfigurationError`."""
+    paths = [files.history, *([files.next.history] if files.next.history.exists() else [])]
+    known = [[parse_verifier_key(each.verifier_key) for each in _read_history(path, files.origin)] for path in paths]
+    return KnownKeys([history[-1] for history in known], list(dict.fromkeys([key for history in known for key in history])))
 
 
-def prepare(key_file: Path, history_file: Path, origin: str) -> PreparedKey:
+def prepare(files: KeyAndHistory) -> PreparedKey:
     """Make the key that will follow the present one, and the history that ends with it; or return those of an earlier call.
 
     Raises `ConfigurationError`. After an error or a kill the present files are unchanged, and the same call can be repeated.
     """
-    # If a name is a symbolic link, the `.next` file is beside the link's target, not beside the link.
-    key_next, history_next = next_of(key_file), next_of(history_file)
-    with _repeatable(f"cannot prepare a rotation of the notary's key {key_file}"):
-        finish(key_file, history_file, origin)
-        if (waiting := prepared(key_file, history_file, origin)) is not None:
+    with _repeatable(f"cannot prepare a rotation of the notary's key {files.key}"):
+        finish(files)
+        if (waiting := prepared(files)) is not None:
             return waiting
-        key = load(key_file)
-        present = VerifierKey(origin, key.public_key().public_bytes_raw())
-        history = load_history(history_file, origin, key.public_key())
+        key = load(files.key)
+        history = load_history(files.history, files.origin, key.public_key())
         if len(history) == KEYS_MAX:
-            raise ConfigurationError(f"the key history {history_file} has {KEYS_MAX} keys: no verifier reads a longer one")
-        key_next.unlink(missing_ok=True)  # no history names it
-        following = create(key_next)
-        history = (*history, endorse(present, key, VerifierKey(origin, following.public_key().public_bytes_raw())))
-        replace_file(history_next, _encode(history))
-    return PreparedKey(str(present), following, history, found=False)
+            raise ConfigurationError(f"the key history {files.history} has {KEYS_MAX} keys: no verifier reads a longer one")
+        files.next.key.unlink(missing_ok=True)  # no history names it
+        following = create(files.next.key)
+        history = (*history, _endorsed(files.origin, key, following))
+        replace_file(files.next.history, _encode(history))
+    return PreparedKey(history[-2].verifier_key, following, history, found=False)
 
 
 def is_missing(file: Path) -> bool:
@@ -161,7 +184,7 @@ def is_missing(file: Path) -> bool:
     return False
 
 
-def begin_anew(key_file: Path, history_file: Path, origin: str, known: Sequence[bytes]) -> Ed25519PrivateKey:
+def begin_anew(files: KeyAndHistory, known: Sequence[bytes]) -> Ed25519PrivateKey:
     """Make the key that replaces a lost one, as `<key file>.next`; or return that of an earlier call, or of a prepared rotation.
 
     `known`: the public keys that have been in force in the log, in order. The last one is in force. A prepared history is kept only if
@@ -169,130 +192,133 @@ def begin_anew(key_file: Path, history_file: Path, origin: str, known: Sequence[
 
     Raises `ConfigurationError`, also if this machine has the key: `prepare` endorses the next one by it.
     """
-    key_next = next_of(key_file)
-    if not is_missing(key_file):
-        raise ConfigurationError(f"{key_file} is there: a key that is not lost is rotated without --lost")
-    with _repeatable(f"cannot make a key beside {key_file}"):
-        if key_next.exists() and load(key_next).public_key().public_bytes_raw() in known[:-1]:
-            key_next.unlink()
-        key = load(key_next) if key_next.exists() else create(key_next)
-        if not _continues(next_of(history_file), key.public_key(), origin, known[-1]):
-            next_of(history_file).unlink(missing_ok=True)
-        sync_directory(key_next.parent)
+    if not is_missing(files.key):
+        raise ConfigurationError(f"{files.key} is there: a key that is not lost is rotated without --lost")
+    following = files.next
+    with _repeatable(f"cannot make a key beside {files.key}"):
+        if following.key.exists() and load(following.key).public_key().public_bytes_raw() in known[:-1]:
+            following.key.unlink()
+        key = load(following.key) if following.key.exists() else create(following.key)
+        if not _continues(following.history, files.origin, key.public_key(), known[-1]):
+            following.history.unlink(missing_ok=True)
+        sync_directory(following.key.parent)
     return key
 
 
-def end_anew(key_file: Path, history_file: Path, origin: str) -> None:
+def end_anew(files: KeyAndHistory) -> None:
     """Put the key of `begin_anew` in place. If the lost key has not endorsed it, it begins a new history.
 
     Raises `ConfigurationError`. After an error or a kill the same call completes it.
     """
-    key, history = load(next_of(key_file)).public_key(), Path(os.path.realpath(history_file))
-    with _repeatable(f"cannot put the new key in place of {key_file}"):
-        if next_of(history_file).exists():
-            move_into_place(next_of(history_file), history)
-        elif not _ends_with(history, key, origin):
-            replace_file(history, _first(origin, key))
+    key, real, following = load(files.next.key).public_key(), files.real, files.next
+    with _repeatable(f"cannot put the new key in place of {files.key}"):
+        if following.history.exists():
+            move_into_place(following.history, real.history)
+        elif not _ends_with(real.history, files.origin, key):
+            replace_file(real.history, _first(files.origin, key))
         # A crash here leaves a history without its key: no worker starts, and the same command continues.
-        move_into_place(next_of(key_file), Path(os.path.realpath(key_file)))
+        move_into_place(following.key, real.key)
 
 
-def adopt(made: Path, key_file: Path, history_file: Path, origin: str, *, lost: bool = False) -> tuple[HistoricKey, ...]:
+def adopt(made: Path, files: KeyAndHistory, *, lost: bool = False) -> tuple[HistoricKey, ...]:
     """Put the key of the file `made`, which is in force in the log, in place of the present one. Returns the history that ends with it.
 
     With `lost`, the present key may be missing: then that key begins a new history. This drops any other rotation that was prepared here:
     its key follows a key that is no longer in force. Raises `ConfigurationError`. After an error or a kill the same call completes it.
     """
-    with _repeatable(f"cannot put the key {made} in place of {key_file}"):
-        if lost and is_missing(key_file):
-            _put_next(made, key_file, history_file)
-            end_anew(key_file, history_file, origin)
-            return present_history(key_file, history_file, origin)
-        finish(key_file, history_file, origin)
-        present, new = load(key_file), load(made)
-        wanted = VerifierKey(origin, new.public_key().public_bytes_raw())
-        history = load_history(history_file, origin, present.public_key())
-        if history[-1].verifier_key != str(wanted):
-            endorsed = endorse(VerifierKey(origin, present.public_key().public_bytes_raw()), present, wanted)
-            _put_next(made, key_file, history_file)
-            replace_file(next_of(history_file), _encode((*history, endorsed)))
-            put_in_place(key_file, history_file, origin)
-    return present_history(key_file, history_file, origin)
+    with _repeatable(f"cannot put the key {made} in place of {files.key}"):
+        if lost and is_missing(files.key):
+            _put_next(made, files)
+            end_anew(files)
+            return present_history(files)
+        finish(files)
+        present, new = load(files.key), load(made)
+        history = load_history(files.history, files.origin, present.public_key())
+        if history[-1].verifier_key != verifier_key(files.origin, new.public_key()):
+            endorsed = _endorsed(files.origin, present, new)
+            _put_next(made, files)
+            replace_file(files.next.history, _encode((*history, endorsed)))
+            put_in_place(files)
+    return present_history(files)
 
 
-def _put_next(made: Path, key_file: Path, history_file: Path) -> None:
+def _put_next(made: Path, files: KeyAndHistory) -> None:
     """Make the key of the file `made` the next one, in place of any that was prepared. Raises `OSError`."""
-    next_of(history_file).unlink(missing_ok=True)
-    next_of(key_file).unlink(missing_ok=True)
-    create_file(next_of(key_file), made.read_bytes(), 0o600)
+    files.next.history.unlink(missing_ok=True)
+    files.next.key.unlink(missing_ok=True)
+    create_file(files.next.key, made.read_bytes(), 0o600)
 
 
-def endorsed_next(key_file: Path, history_file: Path, origin: str, in_force: bytes) -> Path | None:
+def endorsed_next(files: KeyAndHistory, in_force: bytes) -> Path | None:
     """Returns the history that leads from the key in force to the prepared key; None without such a history. Raises `ConfigurationError`.
 
     The history is in place already if `end_anew` was killed.
     """
-    if not next_of(key_file).exists():
+    if not files.next.key.exists():
         return None
-    key = load(next_of(key_file)).public_key()
-    return next((file for file in (next_of(history_file), history_file) if _continues(file, key, origin, in_force)), None)
+    key = load(files.next.key).public_key()
+    return next((file for file in (files.next.history, files.history) if _continues(file, files.origin, key, in_force)), None)
 
 
-def prepared(key_file: Path, history_file: Path, origin: str) -> PreparedKey | None:
+def prepared(files: KeyAndHistory) -> PreparedKey | None:
     """Returns the prepared rotation that is not in place yet; None for none. Raises `ConfigurationError` for files that do not match."""
-    key_next, history_next = next_of(key_file), next_of(history_file)
-    present_key = load(key_file).public_key()
-    if not history_next.exists() or _is_half_placed(present_key, history_file, origin):
+    following, present_key = files.next, load(files.key).public_key()
+    if not following.history.exists() or _is_half_placed(files, present_key):
         return None
-    present = verifier_key(origin, present_key)
-    if not key_next.exists():
-        raise ConfigurationError(f"there is {history_next}, and no {key_next}: copy both files from where the rotation was prepared")
-    key = load(key_next)
-    history = load_history(history_next, origin, key.public_key())
+    if not following.key.exists():
+        raise ConfigurationError(
+            f"there is {following.history}, and no {following.key}: copy both files from where the rotation was prepared"
+        )
+    present, key = verifier_key(files.origin, present_key), load(following.key)
+    history = load_history(following.history, files.origin, key.public_key())
     if present not in [each.verifier_key for each in history[:-1]]:
         raise ConfigurationError(
-            f"the key history {history_next} does not know {present}, which {key_file} holds: they are of different notaries, or this"
+            f"the key history {following.history} does not know {present}, which {files.key} holds: they are of different notaries, or this"
             f" machine missed a rotation. Copy key and history from where `notary key rotate` ran: see {_RUNBOOK}"
         )
     return PreparedKey(present, key, history, found=True)
 
 
-def put_in_place(key_file: Path, history_file: Path, origin: str) -> None:
+def put_in_place(files: KeyAndHistory) -> None:
     """Move the prepared files over the present ones. This destroys the present private key.
 
     Raises `ConfigurationError`. After an error or a kill the same call completes the move.
     """
-    real_key = Path(os.path.realpath(key_file))
-    with _repeatable(f"cannot put the new key in place of {key_file}"):
-        if prepared(key_file, history_file, origin) is not None:
+    with _repeatable(f"cannot put the new key in place of {files.key}"):
+        if prepared(files) is not None:
             # This destroys the present key, which alone could endorse the new one. The endorsement is on the disk, in the prepared history.
-            next_of(key_file).replace(real_key)
-        finish(key_file, history_file, origin)
+            files.next.key.replace(files.real.key)
+        finish(files)
 
 
-def finish(key_file: Path, history_file: Path, origin: str) -> bool:
+def finish(files: KeyAndHistory) -> bool:
     """Complete a `put_in_place` that was killed between its two steps. Returns true if there was one.
 
     Raises `ConfigurationError`, `OSError`.
     """
     # Sync the folders first: a killed call may not have done so, and the next step relies on the files being on the disk.
-    real_key, real_history = Path(os.path.realpath(key_file)), Path(os.path.realpath(history_file))
-    for directory in {real_key.parent, real_history.parent}:
+    real = files.real
+    for directory in {real.key.parent, real.history.parent}:
         sync_directory(directory)
-    if not _is_half_placed(load(key_file).public_key(), history_file, origin):
+    if not _is_half_placed(files, load(files.key).public_key()):
         return False
-    move_into_place(next_of(history_file), real_history)
+    move_into_place(files.next.history, real.history)
     return True
 
 
-def _continues(history_file: Path, key: Ed25519PublicKey, origin: str, in_force: bytes) -> bool:
+def _endorsed(origin: str, key: Ed25519PrivateKey, following: Ed25519PrivateKey) -> HistoricKey:
+    previous, new = (VerifierKey(origin, each.public_key().public_bytes_raw()) for each in (key, following))
+    return endorse(previous, key, new)
+
+
+def _continues(history_file: Path, origin: str, key: Ed25519PublicKey, in_force: bytes) -> bool:
     """Returns true if a sound history ends with this key, and has the key in force. The log may have lost rotations between the two."""
-    if not _ends_with(history_file, key, origin):
+    if not _ends_with(history_file, origin, key):
         return False
     return in_force in [parse_verifier_key(each.verifier_key).public_key for each in _read_history(history_file, origin)]
 
 
-def _ends_with(history_file: Path, key: Ed25519PublicKey, origin: str) -> bool:
+def _ends_with(history_file: Path, origin: str, key: Ed25519PublicKey) -> bool:
     """Returns true if the file is a sound key history that ends with this key."""
     try:
         return _read_history(history_file, origin, key)[-1].verifier_key == verifier_key(origin, key)
@@ -300,10 +326,10 @@ def _ends_with(history_file: Path, key: Ed25519PublicKey, origin: str) -> bool:
         return False
 
 
-def _is_half_placed(key: Ed25519PublicKey, history_file: Path, origin: str) -> bool:
-    """Returns true if the key file holds the last key of the prepared history."""
-    following = next_of(history_file)
-    return following.exists() and _read_history(following, origin, key)[-1].verifier_key == verifier_key(origin, key)
+def _is_half_placed(files: KeyAndHistory, key: Ed25519PublicKey) -> bool:
+    """Returns true if the key file, which holds this key, holds the last key of the prepared history."""
+    following = files.next.history
+    return following.exists() and _read_history(following, files.origin, key)[-1].verifier_key == verifier_key(files.origin, key)
 
 
 def _check_present(history: tuple[HistoricKey, ...], file: Path, present: str) -> None:

@@ -3,10 +3,10 @@
 import os
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -27,25 +27,15 @@ from notary.topic_watch import TopicWatch
 from notary.version import VERSION
 from ordering.log import BrokerSeen
 
+if TYPE_CHECKING:
+    from notary.tracing.spans import Tracing  # it needs OpenTelemetry, which few workers have
+
 _LATENCY_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0)
 _STATM = Path("/proc/self/statm")  # Linux's
 Metric: TypeAlias = tuple[str, str, Callable[[], float]]
 """A metric's name, help text, and value at a scrape."""
+_Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 _SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
-
-
-class Spans(Protocol):
-    """Counts of exported and lost trace spans."""
-
-    @property
-    def exported(self) -> int:
-        """The number of spans that the collector has accepted."""
-        ...
-
-    @property
-    def dropped(self) -> int:
-        """The number of lost spans."""
-        ...
 
 
 class Metrics:
@@ -55,7 +45,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         of = self.registry
         self._answers = _Answers()
-        of.register(self._answers)
+        of.register(_Collected(self._answers.families))
         self._batch_requests = Histogram("notary_batch_requests", "Requests in a batch as the log has it.", buckets=_SIZES, registry=of)
         decisions = Counter("notary_decisions_total", "Decisions applied to this worker's index.", ["outcome"], registry=of)
         self._outcome_counts: Callable[[], Sequence[int]] = lambda: [0] * len(REASONS)
@@ -69,8 +59,7 @@ class Metrics:
             "notary_incarnation_events_total", "Incarnations registered and fenced, of any worker.", ["event"], registry=of
         )
         Gauge("notary_build_info", "The software version.", ["version"], registry=of).labels(VERSION).set(1)
-        memory = Gauge("notary_memory_bytes", "Resident memory of the worker's process, 0 where it cannot be read.", registry=of)
-        memory.set_function(resident_bytes)
+        self._gauges(("notary_memory_bytes", "Resident memory of the worker's process, 0 where it cannot be read.", resident_bytes))
 
     def observe(self, ready: Ready) -> None:
         """Count a step's batches, anomalies, fills, registrations and fences, and the decisions since the last step."""
@@ -162,7 +151,7 @@ class Metrics:
 
     def watch_gate(self, gate: Gate) -> None:
         """Add counters of submissions that the gate rejects for lack of capacity or quota. No label names the party: there are too many."""
-        self.registry.register(_Rejections(gate))
+        self.registry.register(_Collected(lambda: _rejected(gate)))
         self._counters(
             ("notary_tickets_used_total", "Submissions admitted with a ticket.", lambda: 0 if gate.tickets is None else gate.tickets.used)
         )
@@ -206,32 +195,30 @@ class Metrics:
 
     def watch_loop(self, watch: LoopWatch) -> None:
         """Add a gauge of the longest turn of the event loop."""
-        text = "Longest turn of the event loop in the last 30 to 60 s."
-        Gauge("notary_loop_turn_seconds", text, registry=self.registry).set_function(lambda: watch.longest_s)
+        self._gauges(("notary_loop_turn_seconds", "Longest turn of the event loop in the last 30 to 60 s.", lambda: watch.longest_s))
 
-    def watch_spans(self, spans: Spans) -> None:
+    def watch_spans(self, tracing: "Tracing") -> None:
         """Add the counters of exported and dropped trace spans."""
         self._counters(
-            ("notary_spans_exported_total", "Spans that the collector has accepted.", lambda: spans.exported),
+            ("notary_spans_exported_total", "Spans that the collector has accepted.", lambda: tracing.spans.exported),
             (
                 "notary_spans_dropped_total",
                 "Spans that did not fit in the queue, or that the collector did not accept.",
-                lambda: spans.dropped,
+                lambda: tracing.spans.dropped,
             ),
         )
 
     def watch_brokers(self, brokers: Callable[[], Mapping[int, BrokerSeen]]) -> None:
         """Add the gauges of each broker, as this worker's Kafka client sees it at a scrape."""
-        self.registry.register(_Brokers(brokers))
+        self.registry.register(_Collected(lambda: _of_brokers(brokers())))
 
     def _gauges(self, *metrics: Metric) -> None:
         """Add gauges whose values are read at each scrape."""
-        for name, text, read in metrics:
-            Gauge(name, text, registry=self.registry).set_function(read)
+        _add_gauges(self.registry, *metrics)
 
     def _counters(self, *metrics: Metric) -> None:
         """Add counters whose values are read at each scrape."""
-        self.registry.register(_Counters(metrics))
+        _add_counters(self.registry, *metrics)
 
     def text(self) -> bytes:
         """Returns the metrics in Prometheus's text exposition format."""
@@ -241,22 +228,21 @@ class Metrics:
 def mirror_registry(mirror: LogMirror, topic_watch: TopicWatch, certificates_end_s: float | None) -> CollectorRegistry:
     """Returns the metrics of `notary mirror`. `certificates_end_s`: when the first of its certificates expires, None without any."""
     registry = CollectorRegistry()
-    registry.register(_Counters([("notary_mirror_copied_total", "Records that this process has copied.", lambda: mirror.copied)]))
-    gauges: list[Metric] = [
+    _add_counters(registry, ("notary_mirror_copied_total", "Records that this process has copied.", lambda: mirror.copied))
+    _add_gauges(
+        registry,
         ("notary_mirror_lag_records", "Records that the mirror lacked when both clusters last answered.", lambda: mirror.lag_records),
         ("notary_mirror_left_out", "Topic-partitions that were not copied then: they had no leader.", lambda: mirror.partitions_left_out),
         ("notary_mirror_compared_seconds", "When both clusters last answered; 0 before.", lambda: mirror.compared_ms / 1000),
         ("notary_topic_problems", "Settings by which the mirror's topics may lose records.", lambda: len(topic_watch.problems)),
-    ]
+    )
     if certificates_end_s is not None:
         text = "When the first certificate for the brokers, as it was at the start, expires."
-        gauges.append(("notary_mirror_certificate_expiry_seconds", text, lambda: certificates_end_s))
-    for name, text, read in gauges:
-        Gauge(name, text, registry=registry).set_function(read)
+        _add_gauges(registry, ("notary_mirror_certificate_expiry_seconds", text, lambda: certificates_end_s))
     return registry
 
 
-class _Answers(Collector):
+class _Answers:
     """The answers to HTTP calls. A counter and a histogram of the library would take 3 us for each answer, with a lock for each number."""
 
     def __init__(self) -> None:
@@ -267,70 +253,63 @@ class _Answers(Collector):
         self.seconds = 0.0
         """The sum of all latencies."""
 
-    def collect(self) -> Iterator[CounterMetricFamily | HistogramMetricFamily]:
-        """Yields the counter, and the histogram of the latencies."""
+    def families(self) -> list[_Family]:
+        """Returns the counter, and the histogram of the latencies."""
         answers = CounterMetricFamily("notary_http_answers_total", "Answers to HTTP calls.", labels=["call", "status"])
         for (call, status), count in self.counts.items():
             answers.add_metric([call, str(status)], count)
-        yield answers
         latency = HistogramMetricFamily("notary_submission_seconds", "From the head of a submission to its answer, its body included.")
         bounds = (*[str(bound) for bound in _LATENCY_S], "+Inf")
         latency.add_metric([], list(zip(bounds, accumulate(self.by_latency), strict=True)), self.seconds)
-        yield latency
+        return [answers, latency]
 
 
-class _Counters(Collector):
-    """Collects counts that a worker's parts keep themselves."""
+class _Collected(Collector):
+    """Metrics that are read anew at each scrape, from parts of the worker that keep their own counts."""
 
-    def __init__(self, metrics: Sequence[Metric]) -> None:
-        self._metrics = metrics
+    def __init__(self, read: Callable[[], Iterable[_Family]]) -> None:
+        self._read = read
 
-    def collect(self) -> Iterator[CounterMetricFamily]:
-        """Yields a family for each."""
-        for name, text, read in self._metrics:
-            yield CounterMetricFamily(name, text, value=read())
-
-
-class _Brokers(Collector):
-    """Collects the series of the brokers anew at each scrape, since brokers come and go."""
-
-    def __init__(self, brokers: Callable[[], Mapping[int, BrokerSeen]]) -> None:
-        self._brokers = brokers
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yields three families: the connection of each broker, its partitions by role, the end of its certificate."""
-        connected = GaugeMetricFamily("notary_broker_connected", "1 while this worker has a connection to the broker.", labels=["broker"])
-        partitions = GaugeMetricFamily(
-            "notary_broker_partitions", "The log's partitions, by what this broker is to them.", labels=["broker", "role"]
-        )
-        certificates = GaugeMetricFamily(
-            "notary_broker_certificate_expiry_seconds", "When the broker's certificate expires, as last seen.", labels=["broker"]
-        )
-        for node, seen in self._brokers().items():
-            connected.add_metric([str(node)], int(seen.connected))
-            for role, count in (("leader", seen.leads), ("in-sync", seen.in_sync), ("replica", seen.replicas)):
-                partitions.add_metric([str(node), role], count)
-            if seen.certificate_ends_s is not None:
-                certificates.add_metric([str(node)], seen.certificate_ends_s)
-        yield connected
-        yield partitions
-        yield certificates
+    def collect(self) -> Iterable[_Family]:
+        """Returns the families."""
+        return self._read()
 
 
-class _Rejections(Collector):
-    """Submissions that were rejected with a ticket."""
+def _add_gauges(registry: CollectorRegistry, *metrics: Metric) -> None:
+    for name, text, read in metrics:
+        Gauge(name, text, registry=registry).set_function(read)
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
 
-    def collect(self) -> Iterator[CounterMetricFamily]:
-        """Yields one family, with a series for each reason."""
-        rejected = CounterMetricFamily(
-            "notary_submissions_rejected_total", "Submissions rejected by load shedding, or over a quota.", labels=["reason"]
-        )
-        for reason in REJECTION_REASONS:
-            rejected.add_metric([reason], self._gate.rejections[reason])
-        yield rejected
+def _add_counters(registry: CollectorRegistry, *metrics: Metric) -> None:
+    registry.register(_Collected(lambda: [CounterMetricFamily(name, text, value=read()) for name, text, read in metrics]))
+
+
+def _of_brokers(brokers: Mapping[int, BrokerSeen]) -> list[_Family]:
+    """Returns three families: the connection of each broker, its partitions by role, the end of its certificate."""
+    connected = GaugeMetricFamily("notary_broker_connected", "1 while this worker has a connection to the broker.", labels=["broker"])
+    partitions = GaugeMetricFamily(
+        "notary_broker_partitions", "The log's partitions, by what this broker is to them.", labels=["broker", "role"]
+    )
+    certificates = GaugeMetricFamily(
+        "notary_broker_certificate_expiry_seconds", "When the broker's certificate expires, as last seen.", labels=["broker"]
+    )
+    for node, seen in brokers.items():
+        connected.add_metric([str(node)], int(seen.connected))
+        for role, count in (("leader", seen.leads), ("in-sync", seen.in_sync), ("replica", seen.replicas)):
+            partitions.add_metric([str(node), role], count)
+        if seen.certificate_ends_s is not None:
+            certificates.add_metric([str(node)], seen.certificate_ends_s)
+    return [connected, partitions, certificates]
+
+
+def _rejected(gate: Gate) -> list[_Family]:
+    """Returns the submissions that were rejected with a ticket: a series for each reason."""
+    rejected = CounterMetricFamily(
+        "notary_submissions_rejected_total", "Submissions rejected by load shedding, or over a quota.", labels=["reason"]
+    )
+    for reason in REJECTION_REASONS:
+        rejected.add_metric([reason], gate.rejections[reason])
+    return [rejected]
 
 
 def resident_bytes() -> int:

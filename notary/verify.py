@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from notary.decision import Decision, check_conflicts, leaf
-from notary.receipts.checkpoint import SIZE_MAX, SignedCheckpoint, checkpoint_of
+from notary.receipts.checkpoint import SIZE_MAX, SignedCheckpoint, checkpoint_and_signer, checkpoint_of
 from notary.receipts.errors import NotVerified, Reason
 from notary.receipts.key_history import follow, history_of
 from notary.receipts.note import VerifierKey, parse_verifier_key
@@ -51,12 +51,25 @@ ReadTile: TypeAlias = Callable[[int, int, int], bytes]
 """(level, index, width) -> a tile's bytes: `width` hashes or more; fewer if it does not have them. Its exceptions go to the caller."""
 
 
+class VerifiedReceipt(msgspec.Struct, frozen=True):
+    """A receipt that proves a decision; `signer` is the first of the trusted keys that signed its checkpoint."""
+
+    hashes: tuple[bytes, ...]
+    checkpoint: SignedCheckpoint
+    signer: VerifierKey
+
+
 def verify_receipt(receipt: str | bytes, decision: DecisionLike, keys: Keys) -> SignedCheckpoint:
     """Verify that the receipt proves the decision under a checkpoint signed by one of the keys. Returns that checkpoint."""
+    return verified_receipt(receipt, decision, keys).checkpoint
+
+
+def verified_receipt(receipt: str | bytes, decision: DecisionLike, keys: Keys) -> VerifiedReceipt:
+    """Verify a receipt as `verify_receipt` does. Returns its proof too."""
     trusted = _keys(keys)
     decided = decision_of(decision)
     proof = proof_of(_text(receipt, "malformed-receipt"))
-    checkpoint = _signed(proof.checkpoint, tuple(trusted))
+    checkpoint, signer = _signed(proof.checkpoint, tuple(trusted))
     if proof.index != decided.position:
         raise NotVerified("wrong-position", f"the receipt is for position {proof.index}, and the decision says {decided.position}")
     try:
@@ -67,7 +80,7 @@ def verify_receipt(receipt: str | bytes, decision: DecisionLike, keys: Keys) -> 
         check_conflicts(decided)  # the notary may have signed any leaf
     except (Malformed, IndexError) as problem:
         raise NotVerified("malformed-decision", f"the notary signed what is no decision: {problem}") from None
-    return checkpoint
+    return VerifiedReceipt(proof.hashes, checkpoint, signer)
 
 
 def verify_checkpoint(note: str | bytes, keys: Keys) -> SignedCheckpoint:
@@ -162,9 +175,9 @@ def _root_within(size: int, newer: SignedCheckpoint, read: ReadTile) -> bytes:
 
 
 @lru_cache(maxsize=4)
-def _signed(note: str, keys: tuple[VerifierKey, ...]) -> SignedCheckpoint:
-    """Caches `checkpoint_of`: the receipts of one answer share a checkpoint, and its signature is most of the cost of verifying them."""
-    return checkpoint_of(note, keys)
+def _signed(note: str, keys: tuple[VerifierKey, ...]) -> tuple[SignedCheckpoint, VerifierKey]:
+    """Caches the checkpoint: the receipts of one answer share it, and its signature is most of the cost of verifying them."""
+    return checkpoint_and_signer(note, keys)
 
 
 def _json(text: bytes | str, malformed: Reason) -> Any:

@@ -58,7 +58,7 @@ class Worker:
         self.log = log
         self.index = index
         state = index.joiner_state()
-        self.keyring = Keyring(config.path(config.key_file), config.path(config.key_history_file), config.origin, around.now_s)
+        self.keyring = Keyring(config.key_files, around.now_s)
         self.receipt_key = ReceiptKey(self.keyring, None if state.log_state is None else state.log_state.key)
         self.issuer = Issuer(config.origin, self.receipt_key.private_key, index.tree.view)
         self.receipt_key.changed = self.issuer.sign_with
@@ -81,7 +81,7 @@ class Worker:
         self.tracing = tracing_of(config.tracing, config.name, config.worker.name)
         if self.tracing is not None:
             self.sender.sending = self.tracing.sending
-            self.metrics.watch_spans(self.tracing.spans)
+            self.metrics.watch_spans(self.tracing)
         self.driver: Driver[Decision] = Driver(
             log,
             joiner,

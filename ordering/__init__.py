@@ -24,7 +24,7 @@ The contract of the log is `ordering.log`. Each backend has a class that impleme
 | `memory` | `MemoryLog` | no |
 | `embedded`, `store` | `EmbeddedLog`, and its RocksDB rows and options | no |
 | `torn` | distinguishes a write that a crash interrupted from other damage | no |
-| `local_reader` | the reader that both local logs share | no |
+| `local_reader` | the parts that both local logs share, among them the reader | no |
 | `kafka` | `KafkaLog`: writer, reader, log start and log end offsets | no |
 | `batches` | record batches before the client decodes them: without headers | no |
 | `interruptions` | detects that a Kafka reader may be reading a different log than before | no |

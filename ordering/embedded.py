@@ -10,7 +10,7 @@ fsync runs in the log's only thread; everything else runs on the event loop.
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -21,8 +21,8 @@ from rocksdict import Rdict, ReadOptions, WriteBatch
 from ordering.clock import clock_ms
 from ordering.durable import make_directory
 from ordering.errors import ConfigurationError, Fatal, FatalCode, NotReady, OutcomeUnknown
-from ordering.local_reader import Arrivals, LocalReader, check_partitions, size
-from ordering.log import ORDERING, Leader, LogOffsets, Record, describe
+from ordering.local_reader import LocalLog, size
+from ordering.log import ORDERING, Record, describe
 from ordering.settings import PAYLOAD_PARTITIONS_DEFAULT
 from ordering.store import (
     KEY,
@@ -53,23 +53,24 @@ class _Pending(msgspec.Struct):
     durable: asyncio.Future[None]
 
 
-class EmbeddedLog:
+class EmbeddedLog(LocalLog):
     """A `Log` in a local directory, for one process at a time. Created by `create`, opened by `open`."""
+
+    shown = "the embedded log"
 
     def __init__(self, store: Rdict, meta: Meta, clock_ms: Callable[[], int]) -> None:
         """Called by `open` only."""
+        super().__init__(meta.payload_partitions, meta.identity)
         self._store = store
         self._meta = meta
         self._clock_ms = clock_ms
         # The next offset to assign, and the first offset that readers may not see yet: records in between wait for their fsync.
         self._offsets_next = {partition: end_in(store, partition) for partition in range(ORDERING, meta.payload_partitions)}
         self._ends_visible = dict(self._offsets_next)
-        self._arrivals = Arrivals()
         self._pending: list[_Pending] = []
         self._committer: asyncio.Task[None] | None = None
         self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="embedded-log")
         self._failure: str | None = None
-        self._closed = False
 
     @staticmethod
     def create(directory: Path | str, payload_partitions: int = PAYLOAD_PARTITIONS_DEFAULT) -> str:
@@ -117,11 +118,6 @@ class EmbeddedLog:
             store.close()
             raise
 
-    @property
-    def payload_partitions(self) -> int:
-        """The number of payload partitions now."""
-        return self._meta.payload_partitions
-
     def add_payload_partitions(self, count: int) -> None:
         """Durably extend the log to `count` payload partitions, if it has fewer. For a command, while no worker runs."""
         self.check_open()
@@ -129,38 +125,16 @@ class EmbeddedLog:
             return
         self._meta = msgspec.structs.replace(self._meta, payload_partitions=count)
         write_meta(self._store, self._meta)
+        self._payload_partitions = count
         # A crash here leaves partitions that no record declares, so no worker uses them.
         for partition in range(count):
             self._offsets_next.setdefault(partition, 0)
             self._ends_visible.setdefault(partition, 0)
 
-    async def has_partitions(self, count: int) -> None:
-        """Raise `NotReady` when there are fewer than `count` payload partitions."""
-        check_partitions("the embedded log", self.payload_partitions, count)
-
-    @property
-    def identity(self) -> str:
-        """A random name, given when the log was created."""
-        return self._meta.identity
-
     async def open_writer(self) -> "EmbeddedWriter":
         """Returns a new writer. Raises `NotReady` after close, `Fatal` after the disk failed."""
         self.check_open()
         return EmbeddedWriter(self)
-
-    async def open_reader(self, offsets_next: Mapping[int, int]) -> LocalReader:
-        """Returns a new reader. Raises `NotReady` after close, `Fatal` after a disk failure, `ConfigurationError` for a wrong partition."""
-        self.check_open()
-        return LocalReader(self, self._arrivals, offsets_next)
-
-    async def offsets(self) -> Mapping[int, LogOffsets]:
-        """Returns each partition's log start offset (0) and log end offset. Raises `NotReady` after close, `Fatal` after a disk failure."""
-        self.check_open()
-        return {partition: LogOffsets(0, end) for partition, end in self._ends_visible.items()}
-
-    def leaders(self) -> Mapping[int, Leader]:
-        """Returns every payload partition."""
-        return dict.fromkeys(range(self.payload_partitions), Leader())
 
     async def close(self) -> None:
         """Wait for the fsync under way, fail the appends queued behind it with `OutcomeUnknown`, and release the lock of the directory."""
@@ -168,7 +142,7 @@ class EmbeddedLog:
             return
         self._closed = True
         self._fail_pending("the log was closed")
-        self._arrivals.notify()
+        self.arrivals.notify()
         if self._committer is not None:
             await asyncio.wait([self._committer])
         self._disk.shutdown()
@@ -180,8 +154,7 @@ class EmbeddedLog:
 
     def check_open(self) -> None:
         """Raise `NotReady` after close, `Fatal` after the disk failed."""
-        if self._closed:
-            raise NotReady(f"the log {self._meta.identity} is closed: open it again")
+        super().check_open()
         if self._failure is not None:
             raise Fatal(
                 FatalCode.LOG_UNWRITABLE,
@@ -189,11 +162,11 @@ class EmbeddedLog:
             )
 
     def end(self, partition: int) -> int:
-        """Returns the offset after the last durable record."""
+        """As `LocalLog` describes it."""
         return self._ends_visible[partition]
 
     def read(self, partition: int, offset_next: int, bytes_max: int, records_max: int) -> list[Record]:
-        """Returns durable records from `offset_next` on, up to the limits; at least one if there is one."""
+        """As `LocalLog` describes it."""
         count = min(self._ends_visible[partition] - offset_next, records_max)
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(KEY.pack(partition + 1, offset_next + count))
@@ -215,7 +188,7 @@ class EmbeddedLog:
         """Assign a record its offset and append time now; the future completes when it is durable, or holds `OutcomeUnknown`."""
         self.check_open()
         if partition not in self._offsets_next:
-            raise ConfigurationError(f"this log has no {describe(partition)}: it has {self.payload_partitions} payload partitions")
+            raise self._has_no(partition)
         offset = self._offsets_next[partition]
         self._offsets_next[partition] = offset + 1
         durable = asyncio.get_running_loop().create_future()
@@ -239,14 +212,14 @@ class EmbeddedLog:
                 for pending in group:
                     _fail(pending.durable, self._failure)
                 self._fail_pending(self._failure)
-                self._arrivals.notify()
+                self.arrivals.notify()
                 return
             # A crash here leaves records without an acknowledgement, which the next open makes visible. The contract allows that.
             for pending in group:
                 self._ends_visible[pending.partition] += 1
                 if not pending.durable.done():
                     pending.durable.set_result(None)
-            self._arrivals.notify()
+            self.arrivals.notify()
 
     def _write(self, group: list[_Pending]) -> None:
         """Make a group durable; runs in the log's thread. `write` holds the GIL but is short, `flush_wal` is long and releases it."""

@@ -80,7 +80,7 @@ async def _stream(config: Config) -> int:
         log = await open_log(config)
         try:
             notary, identity = await identify(config, log)
-            keyring = Keyring(config.path(config.key_file), config.path(config.key_history_file), config.origin, time.monotonic)
+            keyring = Keyring(config.key_files, time.monotonic)
             names = notary, config.origin, config.worker.name
             stream = SegmentStream(log, identity, *names, keyring, lambda: _trusted(config), store, clock_ms)
             while line := await asyncio.to_thread(sys.stdin.readline):
@@ -100,7 +100,7 @@ async def _stream(config: Config) -> int:
 
 def _trusted(config: Config) -> list[Any]:
     """Returns all keys of the key history, in order. `fetch` checks that segments of a former key end before its replacement."""
-    return list(keys.verifier_keys(config.path(config.key_history_file), config.origin)[1])
+    return keys.verifier_keys(config.key_files).every
 
 
 def _segments(config: Config, store: SnapshotStore, but: frozenset[str] = frozenset()) -> "list[FoundSegment]":

@@ -57,11 +57,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _refuse_other_key(config: Config, other: Config) -> None:
     """Raise `ConfigurationError` if the notary's key is missing here, and the configuration of the mirror names one."""
-    here, there = [(each.path(each.key_file), each.path(each.key_history_file)) for each in (config, other)]
-    if keys.is_missing(here[0]) and not keys.is_missing(there[0]):
+    here, there = config.key_files, other.key_files
+    if keys.is_missing(here.key) and not keys.is_missing(there.key):
         raise ConfigurationError(
-            f"{there[0]} is there: a key that is not lost endorses the new one. Copy it to {here[0]}, and {there[1]} to {here[1]}, and run"
-            " the same command without --lost. If it is not the notary's present key, move it away"
+            f"{there.key} is there: a key that is not lost endorses the new one. Copy it to {here.key}, and {there.history} to"
+            f" {here.history}, and run the same command without --lost. If it is not the notary's present key, move it away"
         )
 
 
@@ -144,7 +144,7 @@ class _Failover(salvage.SalvageCommand):
         )
 
     def _if_key_is_lost(self) -> str:
-        return f"move {self._keys.key} away, and give --lost here"
+        return f"move {self._keys.present.key} away, and give --lost here"
 
     async def _salvage(self, job: salvage.SalvageJob) -> int:
         """Refuse a log whose failover another command made; and a mirror that is no prefix of its source.

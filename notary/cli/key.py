@@ -47,14 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _files(config: Config) -> tuple[Path, Path, str]:
-    return config.path(config.key_file), config.path(config.key_history_file), config.origin
-
-
 def _show(config: Config, *, as_json: bool) -> None:
-    files = _files(config)
-    history = keys.present_history(*files)
-    waiting = keys.prepared(*files)
+    history = keys.present_history(config.key_files)
+    waiting = keys.prepared(config.key_files)
     # The member `keys` has the form of `GET /v1/notary`, so that a verifier can use either.
     facts: dict[str, Any] = {"verifier_key": history[-1].verifier_key, "keys": msgspec.to_builtins(history)}
     lines = [f"verifier key   {history[-1].verifier_key}"]
@@ -66,44 +61,41 @@ def _show(config: Config, *, as_json: bool) -> None:
 
 
 def _prepare(config: Config, *, as_json: bool) -> None:
-    files = _files(config)
-    with keys.alone_with(files[0]):
-        waiting = keys.prepare(*files)
-    key_next, history_next = keys.next_of(files[0]), keys.next_of(files[1])
+    files = config.key_files
+    with keys.alone_with(files.key):
+        waiting = keys.prepare(files)
     facts = {"verifier_key": waiting.present, "prepared": waiting.verifier_key, "found": waiting.found}
     lines = [
         *(["prepared       already, by an earlier call"] if waiting.found else []),
         f"present key    {waiting.present}",
         f"next key       {waiting.verifier_key}",
-        f"next           copy {key_next} (mode 600) and {history_next} to every worker's machine, beside the present ones,",
+        f"next           copy {files.next.key} (mode 600) and {files.next.history} to every worker's machine, beside the present ones,",
         "               then run `notary key rotate` here",
     ]
-    print_result(facts | {"key_file": str(key_next), "key_history_file": str(history_next)}, lines, as_json=as_json)
+    print_result(facts | files.next.shown(), lines, as_json=as_json)
 
 
 async def _rotate(config: Config, arguments: argparse.Namespace) -> int:
-    files = _files(config)
-    key_file, history_file = files[:2]
-    with keys.alone_with(key_file):
+    files = config.key_files
+    with keys.alone_with(files.key):
         async with owner.replayed(config, arguments, "key rotate") as (log, signer):
             done = _complete(files, log.state.key)
             if done is None:
-                waiting = keys.prepare(*files)
+                waiting = keys.prepare(files)
                 new = SigningKey(waiting.key.private_bytes_raw())
                 outcome = await log.append(endorse_key(new, log.log_id, log.state.key), signer)
                 if not outcome.took_effect:
                     return owner.report(outcome, "", {"prepared": waiting.verifier_key}, as_json=arguments.json)
                 # A crash here leaves the new key in force: workers find it in `.next`, and the same command continues.
-                keys.put_in_place(*files)
+                keys.put_in_place(files)
                 done = _Done(waiting.present, waiting.found, offset=outcome.offset)
-    history = keys.present_history(*files)
+    history = keys.present_history(files)
     facts = {
         "previous_verifier_key": done.previous,
         "verifier_key": history[-1].verifier_key,
         "offset": done.offset,
         "resumed": done.offset is None,
-        "key_file": str(key_file),
-        "key_history_file": str(history_file),
+        **files.shown(),
         "keys": msgspec.to_builtins(history),
     }
     how = f"took effect    ordering record {done.offset}"
@@ -115,7 +107,7 @@ async def _rotate(config: Config, arguments: argparse.Namespace) -> int:
     elif done.was_prepared:
         lines += [
             "next           workers that have the prepared files go on without a restart. On each machine but this one move them in place:",
-            f"               mv {keys.next_of(key_file)} {key_file}; mv {keys.next_of(history_file)} {history_file}",
+            f"               mv {files.next.key} {files.key}; mv {files.next.history} {files.history}",
         ]
     else:
         lines.append(_to_copy(files))
@@ -123,29 +115,29 @@ async def _rotate(config: Config, arguments: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _to_copy(files: tuple[Path, Path, str]) -> str:
-    return f"next           copy {files[0]} and {files[1]} to every other worker's machine now: workers without the key cannot write"
+def _to_copy(files: keys.KeyAndHistory) -> str:
+    return f"next           copy {files.key} and {files.history} to every other worker's machine now: workers without the key cannot write"
 
 
 async def _replace_lost(config: Config, arguments: argparse.Namespace) -> int:
     """Put a new key in force whose predecessor is lost. The log requires only the signatures of the owner and of the new key."""
-    files = _files(config)
-    with keys.alone_with(files[0]):
+    files = config.key_files
+    with keys.alone_with(files.key):
         async with owner.replayed(config, arguments, "key rotate") as (log, signer):
             lost = keys.verifier_key(config.origin, Ed25519PublicKey.from_public_bytes(log.state.key))
-            new = keys.begin_anew(*files, log.state.keys)
-            facts: dict[str, Any] = {"verifier_key": keys.verifier_key(config.origin, new.public_key()), "key_file": str(files[0])}
+            new = keys.begin_anew(files, log.state.keys)
+            facts: dict[str, Any] = {"verifier_key": keys.verifier_key(config.origin, new.public_key()), "key_file": str(files.key)}
             if new.public_key().public_bytes_raw() != log.state.key:  # else an earlier call appended the record and was killed
                 outcome = await log.append(endorse_key(SigningKey(new.private_bytes_raw()), log.log_id, log.state.key), signer)
                 if not outcome.took_effect:
                     return owner.report(outcome, "", facts, as_json=arguments.json)
                 facts |= {"previous_verifier_key": lost, "offset": outcome.offset}
             # A crash here leaves the new key in force, and its file under `.next`: the same command continues.
-            keys.end_anew(*files)
-    is_endorsed = len(keys.present_history(*files)) > 1
+            keys.end_anew(files)
+    is_endorsed = len(keys.present_history(files)) > 1
     whose = "which the lost key has endorsed" if is_endorsed else "and nothing endorses it: give it to every client and verifier"
     lines = f"new key        {facts['verifier_key']}, {whose}", _to_copy(files)
-    print_result(facts | {"key_history_file": str(files[1]), "endorsed": is_endorsed}, lines, as_json=arguments.json)
+    print_result(facts | {"key_history_file": str(files.history), "endorsed": is_endorsed}, lines, as_json=arguments.json)
     return EXIT_DONE
 
 
@@ -157,16 +149,15 @@ class _Done(msgspec.Struct, frozen=True):
     offset: int | None
 
 
-def _complete(files: tuple[Path, Path, str], in_force: bytes) -> _Done | None:
+def _complete(files: keys.KeyAndHistory, in_force: bytes) -> _Done | None:
     """Put a key in place that is already in force in the log. Returns None when there is no such rotation. Raises `ConfigurationError`."""
-    key_file, _, origin = files
-    half_placed = keys.finish(*files)
-    waiting = keys.prepared(*files)
+    half_placed = keys.finish(files)
+    waiting = keys.prepared(files)
     if waiting is not None and waiting.key.public_key().public_bytes_raw() == in_force:
-        keys.put_in_place(*files)
+        keys.put_in_place(files)
         return _Done(waiting.present, was_prepared=True, offset=None)
-    present = keys.load(key_file).public_key()
+    present = keys.load(files.key).public_key()
     if present.public_bytes_raw() != in_force:
-        here = [keys.verifier_key(origin, key) for key in (present, *([waiting.key.public_key()] if waiting is not None else []))]
-        raise keys.missed_rotation(origin, in_force, here)
-    return _Done(keys.present_history(*files)[-2].verifier_key, was_prepared=True, offset=None) if half_placed else None
+        here = [keys.verifier_key(files.origin, key) for key in (present, *([waiting.key.public_key()] if waiting is not None else []))]
+        raise keys.missed_rotation(files.origin, in_force, here)
+    return _Done(keys.present_history(files)[-2].verifier_key, was_prepared=True, offset=None) if half_placed else None

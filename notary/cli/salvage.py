@@ -135,7 +135,7 @@ class SalvageCommand:
 
     def _if_key_is_lost(self) -> str:
         """Returns the remedy if no machine and no backup has the key in force, and this machine has another one."""
-        key_file = self._keys.key
+        key_file = self._keys.present.key
         return (
             f"move {key_file} to {keys.next_of(key_file).name}, and run `notary key rotate --lost`: it puts that key, or a new one, in"
             f" force. But if the log ends at an entry without content, move {key_file} away, and give --lost here"
@@ -414,8 +414,7 @@ class SalvageCommand:
             "root": tree.root.hex(),
             "verifier_key": history[-1].verifier_key,
             "endorsed": len(history) > 1,
-            "key_file": str(self._keys.key),
-            "key_history_file": str(self._keys.history),
+            **self._keys.present.shown(),
             **({} if choice is None else {**facts_of(choice), "seals": self._sealed > 0}),
         }
         return self._end(facts, *after(facts, embedded=self._config.log.kind == "embedded"))

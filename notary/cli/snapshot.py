@@ -86,14 +86,14 @@ class _Job:
         self.config, self.arguments = config, arguments
         self.store: SnapshotStore = store_of(config.snapshots.url, Path(config.directory))
         self.progress = ProgressLine()
-        self._trusted, self._all_keys = keys.verifier_keys(config.path(config.key_history_file), config.origin)
+        self._known = keys.verifier_keys(config.key_files)
 
     def found(self, *, former_keys: bool = False) -> Iterator[FoundSnapshot]:
         """Yields the snapshots, the one with most decisions first.
 
         Those signed by a former key are left out by default: a thief of that key could make some.
         """
-        return find(self.store, self._all_keys if former_keys else self._trusted, self.config.name)
+        return find(self.store, self._known.every if former_keys else self._known.last, self.config.name)
 
     def named(self) -> Iterator[FoundSnapshot]:
         """Yields the snapshot that `--snapshot` names, or all."""
@@ -137,7 +137,7 @@ def _create(job: _Job) -> int:
             newest = max(fresh, key=lambda each: each.made_at_ms)
             job.print(_facts(newest.name, newest, "") | {"made": False}, f"{_line(newest)}: not older than {arguments.if_older_s:g} s")
             return EXIT_DONE
-    keyring = Keyring(config.path(config.key_file), config.path(config.key_history_file), config.origin, time.monotonic)
+    keyring = Keyring(config.key_files, time.monotonic)
     name = config.worker.name
     manifest = make(config.index_directory, name, config.origin, config.name, keyring, job.store, now_ms, job.progress)
     job.print(_facts(manifest.name, manifest, "") | {"made": True}, _line(manifest))

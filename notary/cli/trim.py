@@ -213,7 +213,7 @@ class _Trimming:
     async def _restored(self, store: str, identity: str, log: Log, archive: "ArchivedLog | None") -> Snapshot | None:
         """Restore the newest snapshot of a store, and compare it with log and archive. Returns None if one is missing or differs."""
         config, problems = self._config, list[str]()
-        trusted = keys.verifier_keys(config.path(config.key_history_file), config.origin)[0]
+        trusted = keys.verifier_keys(config.key_files).last
         index = self._index
         self._remove_restored()  # the previous snapshot's state is in memory, so only one restored index takes space
         opened = store_of(store, Path(config.directory))

@@ -88,12 +88,7 @@ def check_owner(store: Store, directory: Path, notary_name: str, log_identity: s
             batch.put(key, value, handle)
         store.write(batch)
         return
-    (found,) = rows.U32.unpack(version)
-    if found != INDEX_FORMAT_VERSION:
-        raise ConfigurationError(
-            f"the index {directory} has format version {found} and this software reads {INDEX_FORMAT_VERSION}:"
-            " use the software that wrote it, or move the index away and let this worker replay the log"
-        )
+    format_version(version, directory, ", or move the index away and let this worker replay the log")
     for key, value in ours.items():
         there = meta.get(key)
         if there != value:
@@ -101,6 +96,17 @@ def check_owner(store: Store, directory: Path, notary_name: str, log_identity: s
                 f"the index {directory} belongs to another log or worker: its {key.decode()} is {_show(there)}, wanted {_show(value)}."
                 " Give this worker its own directory, or move the index away and let it replay the log"
             )
+
+
+def format_version(row: bytes, directory: Path, otherwise: str = "") -> int:
+    """Decodes the format version. Raises `ConfigurationError` for another one than this software's; `otherwise` adds to its remedy."""
+    (found,) = rows.U32.unpack(row)
+    if found != INDEX_FORMAT_VERSION:
+        raise ConfigurationError(
+            f"the index {directory} has format version {found} and this software reads {INDEX_FORMAT_VERSION}:"
+            f" use the software that wrote it{otherwise}"
+        )
+    return int(found)
 
 
 def _show(value: bytes | None) -> str:

@@ -28,9 +28,9 @@ from rocksdict import Rdict
 from joiner import JoinerState
 from notary.decision import Decision, from_row
 from notary.index import rows
-from notary.index.meta import decode_agreement, decode_log_state, joiner_state_of, offsets_next_of
+from notary.index.meta import decode_agreement, decode_log_state, format_version, joiner_state_of, offsets_next_of
 from notary.index.rocks import IndexSettings, RocksFamily, open_store
-from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, REMEDY, STATES, TILES, Reading
+from notary.index.store import DECISIONS, META, REMEDY, STATES, TILES, Reading
 from notary.index.tiles import StoredTree
 from ordering.durable import temporary_folder
 from ordering.errors import ConfigurationError, CorruptRecord, Fatal, FatalCode, NotaryError
@@ -54,7 +54,8 @@ class IndexView:
         self._directory = directory
         with Reading(directory):
             self._meta = self._family(META)
-            self.format_version = self._format_version()
+            # It is read first: in another version, other rows may have another meaning.
+            self.format_version = format_version(self._required(rows.FORMAT_KEY), directory)
             self.notary_name = self._required(rows.NOTARY_KEY).decode()
             self.log_identity = self._required(rows.LOG_KEY).decode()
             log_state = self._meta.get(rows.LOG_STATE_KEY)
@@ -115,16 +116,6 @@ class IndexView:
             or ("its root differs from another worker's" if agreement.disagreement else "")
             or (f"{suspected} saw another history" if suspected else "")
         )
-
-    def _format_version(self) -> int:
-        """Returns the format version. It is read first: in another version, other rows may have another meaning."""
-        (version,) = rows.U32.unpack(self._required(rows.FORMAT_KEY))
-        if version != INDEX_FORMAT_VERSION:
-            raise ConfigurationError(
-                f"the index {self._directory} has format version {version} and this software reads {INDEX_FORMAT_VERSION}:"
-                " use the software that wrote it"
-            )
-        return int(version)
 
     def _required(self, key: bytes) -> bytes:
         value: bytes | None = self._meta.get(key)

@@ -28,7 +28,12 @@ class SignedCheckpoint(msgspec.Struct, frozen=True):
 
 
 def checkpoint_of(note: str, keys: Sequence[VerifierKey]) -> SignedCheckpoint:
-    """Opens a signed note and decodes its checkpoint. Raises `NotVerified` unless one of the keys, named like the origin, signed it."""
+    """Returns the checkpoint of a signed note. Raises `NotVerified` unless one of the keys, named like the origin, signed it."""
+    return checkpoint_and_signer(note, keys)[0]
+
+
+def checkpoint_and_signer(note: str, keys: Sequence[VerifierKey]) -> tuple[SignedCheckpoint, VerifierKey]:
+    """Returns the checkpoint as `checkpoint_of` does, and the first of the keys that signed it."""
     text, signed_by = open_note(note, keys, "malformed-checkpoint")
     lines = text[:-1].split("\n")
     if len(lines) != 3:
@@ -44,7 +49,7 @@ def checkpoint_of(note: str, keys: Sequence[VerifierKey]) -> SignedCheckpoint:
         raise NotVerified("malformed-checkpoint", f"the root has {len(root)} bytes, not {HASH_BYTES}")
     if not size and root != EMPTY_ROOT:
         raise NotVerified("malformed-checkpoint", "a tree of no leaves has the root SHA-256 of nothing")
-    return SignedCheckpoint(origin, size, root)
+    return SignedCheckpoint(origin, size, root), signed_by[0]
 
 
 def decimal(text: str) -> int | None:

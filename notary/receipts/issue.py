@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from notary.receipts.checkpoint import SignedCheckpoint
 from notary.receipts.note import sign_note
 from notary.receipts.proof import NEW_LINE, NEW_LINE_JSON, checkpoint_json, lines_of, receipt_json, receipt_text
-from notary.tree import TILE_HEIGHT, TILE_WIDTH, TreeView, siblings
+from notary.tree import TILE_WIDTH, TreeView, siblings
 
 GROUP_HEIGHT: Final = 4
 GROUP_WIDTH: Final = 1 << GROUP_HEIGHT
@@ -68,12 +68,11 @@ class Issuer:
 
     def _make_group(self, view: TreeView, group: int) -> tuple[list[list[bytes]], bytes, bytes]:
         tile, at = divmod(group, TILE_WIDTH >> GROUP_HEIGHT)
-        inside = view.inside(tile)
         rows = []
-        for height, row in enumerate(inside[:GROUP_HEIGHT]):
+        for height, row in enumerate(view.inside(tile)[:GROUP_HEIGHT]):
             width = GROUP_WIDTH >> height
             rows.append(lines_of(row[at * width : (at + 1) * width]))
-        above = lines_of(siblings(inside[GROUP_HEIGHT:TILE_HEIGHT], at) + view.above(tile))
+        above = lines_of(view.path(GROUP_HEIGHT, group))
         return rows, b"".join([line + NEW_LINE for line in above]), b"".join([line + NEW_LINE_JSON for line in above])
 
     def _sign(self) -> TreeView:

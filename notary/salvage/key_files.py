@@ -24,15 +24,14 @@ class KeyFiles:
 
     def __init__(self, config: Config, work: Path, *, lost: bool) -> None:
         """`work`: the command's folder."""
-        self._origin = config.origin
         self._work = work
         self._lost = lost
-        self.key, self.history = config.path(config.key_file), config.path(config.key_history_file)
+        self.present = config.key_files
 
     @property
     def without_key(self) -> bool:
         """True if the notary's present key is lost, and its file is missing."""
-        return self._lost and keys.is_missing(self.key)
+        return self._lost and keys.is_missing(self.present.key)
 
     def check(self, log: LogState, name: str, if_lost: str) -> None:
         """Raise `ConfigurationError` unless this machine's key history has the key in force, apart from keys that this command made.
@@ -48,33 +47,33 @@ class KeyFiles:
         own = self.own()
         in_force = next((key for key in reversed(log.keys) if key not in own), log.keys[0])
         if self.without_key:
-            if (history := keys.endorsed_next(self.key, self.history, self._origin, in_force)) is not None:
-                also = "" if history == self.history else f", and {history} to {self.history}"
+            if (history := keys.endorsed_next(self.present, in_force)) is not None:
+                also = "" if history == self.present.history else f", and {history} to {self.present.history}"
                 raise ConfigurationError(
-                    f"the key history {history} leads from the key in force to that in {keys.next_of(self.key)}, which is not lost: move it"
-                    f" to {self.key}{also}, and run the same command without --lost"
+                    f"the key history {history} leads from the key in force to that in {self.present.next.key}, which is not lost: move it"
+                    f" to {self.present.key}{also}, and run the same command without --lost"
                 )
             return
-        ends, known = keys.verifier_keys(self.history, self._origin)
-        public_keys = [key.public_key for key in known]
+        known = keys.verifier_keys(self.present)
+        public_keys = [key.public_key for key in known.every]
         if in_force in public_keys or log.key in public_keys:
             return
-        if self._lost and ends[0].public_key not in log.keys:
+        if self._lost and known.last[0].public_key not in log.keys:
             return
         raise keys.missed_rotation(
-            self._origin,
+            self.present.origin,
             in_force,
-            [str(key) for key in ends],
+            [str(key) for key in known.last],
             f". If an interrupted {name} made that key, name the folder that has it with --work. If no machine and no backup has it,"
             f" {if_lost}",
         )
 
     def require(self) -> None:
         """Raise `ConfigurationError` if the present key is missing, unless it is lost."""
-        if not self.without_key and keys.is_missing(self.key):
+        if not self.without_key and keys.is_missing(self.present.key):
             raise ConfigurationError(
-                f"there is no {self.key}, the notary's present key, which endorses the new one: copy it from another worker's machine or a"
-                " backup. If it is lost everywhere, give --lost"
+                f"there is no {self.present.key}, the notary's present key, which endorses the new one: copy it from another worker's"
+                " machine or a backup. If it is lost everywhere, give --lost"
             )
 
     def complete_rotation(self, used: Collection[bytes]) -> None:
@@ -84,20 +83,20 @@ class KeyFiles:
         `ConfigurationError`, also without the present key, which endorses the salvage's, unless it is lost.
         """
         if self.without_key:
-            with keys.alone_with(self.key):  # raises for a folder that is not mounted
+            with keys.alone_with(self.present.key):  # raises for a folder that is not mounted
                 return
         self.require()
-        keys.present_history(self.key, self.history, self._origin)
-        _, *prepared = keys.verifier_keys(self.history, self._origin)[0]
+        keys.present_history(self.present)
+        _, *prepared = keys.verifier_keys(self.present).last
         if any(key.public_key in used for key in prepared):
-            with keys.alone_with(self.key):
-                keys.put_in_place(self.key, self.history, self._origin)
+            with keys.alone_with(self.present.key):
+                keys.put_in_place(self.present)
 
     def known(self) -> list[VerifierKey]:
         """Returns the keys of this machine's key history; none if it is missing and the present key is lost."""
-        if self.without_key and keys.is_missing(self.history):
+        if self.without_key and keys.is_missing(self.present.history):
             return []
-        return keys.verifier_keys(self.history, self._origin)[1]
+        return keys.verifier_keys(self.present).every
 
     def own(self) -> dict[bytes, Path]:
         """Returns the files of the keys that attempts of this command made, in order, by their public keys."""
@@ -117,8 +116,8 @@ class KeyFiles:
 
         A crash in between leaves files of attempts: the next run finds the key in place.
         """
-        with keys.alone_with(self.key):
-            history = keys.adopt(made, self.key, self.history, self._origin, lost=self._lost)
+        with keys.alone_with(self.present.key):
+            history = keys.adopt(made, self.present, lost=self._lost)
         for file in self._own_files():
             file.unlink()
         return history

@@ -8,7 +8,6 @@ reads them. A request belongs to the decision of its transaction id. No file is 
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -16,10 +15,9 @@ import msgspec
 
 from notary.decision import ROW_HEAD_BYTES, Outcome, leaf, to_row
 from notary.receipts.errors import NotVerified
-from notary.receipts.note import VerifierKey, open_note
-from notary.receipts.proof import proof_of
+from notary.receipts.note import VerifierKey
 from notary.salvage.statements import Receipt, SourceRefused
-from notary.verify import decision_and_receipt, verify_receipt
+from notary.verify import decision_and_receipt, verified_receipt
 from ordering.errors import Malformed
 from ordering.ids import StateRef, TransactionId
 from ordering.salvage import Decided
@@ -74,16 +72,15 @@ def _verified(name: str, value: dict[str, Any], trusted: Sequence[VerifierKey]) 
         decision, receipt = decision_and_receipt(value)
         if receipt is None:
             raise NotVerified("malformed-receipt", "the decision has no member `receipt`")
-        checkpoint = verify_receipt(receipt, decision, trusted)
+        verified = verified_receipt(receipt, decision, trusted)
     except NotVerified as problem:
         missed = "If the log lost a rotation, copy key and key history from a machine that has that key; else leave it out"
         remedy = missed if problem.reason == "unknown-key" else "Leave it out"
         raise SourceRefused(f"the receipt {name} does not verify: {problem}. {remedy}") from None
     item = Decided(leaf(decision), to_row(decision)[ROW_HEAD_BYTES:])
-    proof = proof_of(receipt)
-    key = _signer(proof.checkpoint, tuple(trusted))
+    size, root, key = verified.checkpoint.size, verified.checkpoint.root, verified.signer.public_key
     is_complete = decision.outcome is not Outcome.COMMITTED
-    return Receipt(name, decision.position, item, checkpoint.size, checkpoint.root, proof.hashes, key, with_inputs=is_complete)
+    return Receipt(name, decision.position, item, size, root, verified.hashes, key, with_inputs=is_complete)
 
 
 def _with_request(receipt: Receipt, requests: Mapping[TransactionId, tuple[StateRef, ...]]) -> Receipt:
@@ -92,12 +89,6 @@ def _with_request(receipt: Receipt, requests: Mapping[TransactionId, tuple[State
     if inputs is None:
         return receipt
     return msgspec.structs.replace(receipt, item=Decided(receipt.item.leaf, receipt.item.conflicts, inputs), with_inputs=True)
-
-
-@lru_cache(1024)
-def _signer(note: str, trusted: tuple[VerifierKey, ...]) -> bytes:
-    """Returns the public key that signed a checkpoint, which was verified; the receipts of one answer share it."""
-    return open_note(note, trusted, "malformed-checkpoint")[1][0].public_key
 
 
 def _values(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -3,7 +3,7 @@
 `view` makes the proofs. This module shares only the two hash functions with it, and needs no tiles.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, TypeAlias
 
 from notary.tree.hashing import EMPTY_ROOT, node_hash
@@ -31,19 +31,13 @@ def check_inclusion(index: int, size: int, leaf: bytes, proof: Sequence[bytes], 
     """Raise `ProofError` unless the proof ties the leaf hash at `index` to the root at `size` (RFC 9162, 2.1.3.2)."""
     if not 0 <= index < size:
         raise ProofError("index-out-of-range", f"index {index} is not in a tree of {size} leaves")
-    this, last, node = index, size - 1, leaf
-    for sibling in proof:
-        if last == 0:
-            raise _bad_inclusion("proof-too-long", "is too long", index, size, proof)
-        if this & 1 or this == last:
-            node = node_hash(sibling, node)
-            while not this & 1 and this:
-                this, last = this >> 1, last >> 1
-        else:
-            node = node_hash(node, sibling)
-        this, last = this >> 1, last >> 1
-    if last:
+    sides, node = list(_sides(index, size - 1)), leaf
+    if len(proof) > len(sides):
+        raise _bad_inclusion("proof-too-long", "is too long", index, size, proof)
+    if len(proof) < len(sides):
         raise _bad_inclusion("proof-too-short", "is too short", index, size, proof)
+    for sibling, is_left in zip(proof, sides, strict=True):
+        node = node_hash(sibling, node) if is_left else node_hash(node, sibling)
     if node != root:
         raise _bad_inclusion("wrong-root", "leads to another root", index, size, proof)
 
@@ -66,20 +60,31 @@ def check_consistency(old: int, new: int, old_root: bytes, new_root: bytes, proo
     this, last = old - 1, new - 1
     while this & 1:
         this, last = this >> 1, last >> 1
-    from_old = from_new = path[0]
-    for sibling in path[1:]:
-        if last == 0:
-            raise _bad_consistency("proof-too-long", "is too long", old, new, proof)
-        if this & 1 or this == last:
+    from_old = from_new = path.pop(0)
+    sides = list(_sides(this, last))
+    if len(path) > len(sides):
+        raise _bad_consistency("proof-too-long", "is too long", old, new, proof)
+    if len(path) < len(sides):
+        raise _bad_consistency("proof-too-short", "is too short", old, new, proof)
+    for sibling, is_left in zip(path, sides, strict=True):
+        if is_left:
             from_old, from_new = node_hash(sibling, from_old), node_hash(sibling, from_new)
-            while not this & 1 and this:
-                this, last = this >> 1, last >> 1
         else:
             from_new = node_hash(from_new, sibling)
-        this, last = this >> 1, last >> 1
-    if last:
-        raise _bad_consistency("proof-too-short", "is too short", old, new, proof)
     if from_old != old_root:
         raise _bad_consistency("wrong-root", "does not lead to the old root", old, new, proof)
     if from_new != new_root:
         raise _bad_consistency("wrong-root", "does not lead to the new root", old, new, proof)
+
+
+def _sides(this: int, last: int) -> Iterator[bool]:
+    """Yields, for each hash of a proof, True if it is to the left of its path. The path leads from node `this` of its row up to the root.
+
+    `last` is the number of the last node in that row.
+    """
+    while last:
+        is_left = bool(this & 1) or this == last
+        yield is_left
+        while is_left and this and not this & 1:  # a last node without a neighbour moves up unchanged
+            this, last = this >> 1, last >> 1
+        this, last = this >> 1, last >> 1

@@ -37,7 +37,7 @@ class TreeView:
     def inclusion(self, index: int) -> list[bytes]:
         """Returns PATH(index, D[size]): the hashes that tie leaf `index` to the root, from the leaf up."""
         assert 0 <= index < self.size, f"there is no leaf {index} in a tree of {self.size}"
-        return self._path(0, index)
+        return self.path(0, index)
 
     def consistency(self, old: int) -> list[bytes]:
         """Returns PROOF(old, D[size]): the hashes that show that the tree of the first `old` leaves is a prefix of this one."""
@@ -47,12 +47,14 @@ class TreeView:
         # Start from the last complete subtree of the old tree: the rest of the old tree lies to the left of the path from there.
         height = (old & -old).bit_length() - 1
         number = (old - 1) >> height
-        return ([self.node(height, number)] if number else []) + self._path(height, number)
+        return ([self.node(height, number)] if number else []) + self.path(height, number)
 
     def node(self, height: int, number: int) -> bytes:
         """Returns the hash of the complete subtree that is the `number`-th with 2^`height` leaves."""
         assert 0 <= number < self.size >> height, f"a tree of {self.size} leaves has no complete subtree {number} at height {height}"
-        return self._row(height, number)[number % (TILE_WIDTH >> height % TILE_HEIGHT)]
+        level, inside = divmod(height, TILE_HEIGHT)
+        tile, at = divmod(number, TILE_WIDTH >> inside)
+        return self._rows(level, tile)[inside][at]
 
     def over(self, low: int, high: int) -> bytes:
         """Returns the hash over the leaves from `low` up to `high`, exclusive: a node of this tree, or of a smaller one (RFC 6962, MTH)."""
@@ -65,15 +67,12 @@ class TreeView:
             return self.node(height + 1, low >> height + 1)
         return node_hash(self.node(height, low >> height), self.over(low + half, high))
 
-    def above(self, tile: int) -> list[bytes]:
-        """Returns the hashes outside of a tile of level 0: the common end of all inclusion proofs of its leaves."""
-        return self._path(TILE_HEIGHT, tile)
-
     def inside(self, tile: int) -> Inside:
         """Returns the rows of a tile of level 0, the lowest first: they hold the other hashes of its leaves' inclusion proofs."""
         return self._rows(0, tile)
 
-    def _path(self, height: int, number: int) -> list[bytes]:
+    def path(self, height: int, number: int) -> list[bytes]:
+        """Returns the hashes beside the `number`-th node at `height`, up to the root: the common end of its leaves' inclusion proofs."""
         path: list[bytes] = []
         level, start = divmod(height, TILE_HEIGHT)
         while level < len(self._edge):
@@ -81,10 +80,6 @@ class TreeView:
             path += siblings(self._rows(level, tile)[start:TILE_HEIGHT], at)
             level, number, start = level + 1, tile, 0
         return path
-
-    def _row(self, height: int, number: int) -> list[bytes]:
-        level, inside = divmod(height, TILE_HEIGHT)
-        return self._rows(level, number // (TILE_WIDTH >> inside))[inside]
 
     def _rows(self, level: int, tile: int) -> Inside:
         if tile == (self.size >> (TILE_HEIGHT * level)) // TILE_WIDTH:

@@ -445,7 +445,7 @@ def remains(made: Installed, history: History, worker_names: dict[str, str]) -> 
     config = load_config(folder / "notary.toml", {f"log.{name}": str(file) for name, file in files.items()})
     by_partition = run_inside(made.networks[OPERATOR], lambda: asyncio.run(read_log_records(config)))
     rows = {name: read_rows(made.host(host) / "data" / "worker" / "index" / name) for name, host in worker_names.items()}
-    known = keys.present_history(config.path(config.key_file), config.path(config.key_history_file), config.origin)
+    known = keys.present_history(config.key_files)
     return Remains([each.verifier_key for each in known], by_partition, rows, history)
 
 

@@ -172,8 +172,8 @@ class _Log(MemoryLog):
         del self._records[partition][end:]
 
     async def offsets(self) -> Mapping[int, LogOffsets]:
-        ends = {partition: offsets.log_end for partition, offsets in (await super().offsets()).items() if partition not in self.leaderless}
-        return {partition: LogOffsets(self.firsts.get(partition, 0), end) for partition, end in ends.items()}
+        has_leader = {partition: records for partition, records in self._records.items() if partition not in self.leaderless}
+        return {partition: LogOffsets(self.firsts.get(partition, 0), len(records)) for partition, records in has_leader.items()}
 
     def read(self, partition: int, offset_next: int, bytes_max: int, records_max: int) -> list[Record]:
         return [] if self.silent else super().read(partition, offset_next, bytes_max, min(records_max, 2))

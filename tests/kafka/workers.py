@@ -188,7 +188,7 @@ class Notary:
         by_partition = await asyncio.to_thread(run_inside, network, lambda: asyncio.run(read_log_records(config)))
         # Numbered, because a restarted worker may appear here twice under one name.
         rows = {f"{number} ({worker.name})": await self.rows(worker) for number, worker in enumerate(workers)}
-        history = keys.present_history(config.path(config.key_file), config.path(config.key_history_file), config.origin)
+        history = keys.present_history(config.key_files)
         return Remains([*self.lost_keys, *(each.verifier_key for each in history)], by_partition, rows, self.history)
 
     async def check(self, *workers: Worker, roots_right: bool = True, forged: bool = False) -> list[Decided]:

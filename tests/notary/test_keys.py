@@ -113,6 +113,7 @@ class Files:
     def __init__(self, folder: Path, history_folder: str = "") -> None:
         self.key = folder / "k.pem"
         self.history = folder / history_folder / "keys.json"
+        self.both = keys.KeyAndHistory(self.key, self.history, ORIGIN)
 
     @classmethod
     def create(cls, folder: Path, history_folder: str = "", rotations: int = 0) -> Self:
@@ -132,15 +133,15 @@ class Files:
 
     def prepare(self) -> keys.PreparedKey:
         """Run the first half of a rotation."""
-        return keys.prepare(self.key, self.history, ORIGIN)
+        return keys.prepare(self.both)
 
     def put_in_place(self) -> None:
         """Run the second half of a rotation."""
-        keys.put_in_place(self.key, self.history, ORIGIN)
+        keys.put_in_place(self.both)
 
     def prepared(self) -> keys.PreparedKey | None:
         """The rotation that the first half left."""
-        return keys.prepared(self.key, self.history, ORIGIN)
+        return keys.prepared(self.both)
 
     def load(self) -> list[str]:
         """The verified keys of the history, as a worker loads them when it starts."""
@@ -148,7 +149,7 @@ class Files:
 
     def present(self) -> list[str]:
         """The keys up to the one in the key file, as a worker that starts now finds them."""
-        return [each.verifier_key for each in keys.present_history(self.key, self.history, ORIGIN)]
+        return [each.verifier_key for each in keys.present_history(self.both)]
 
     def edit(self, change: Callable[[list[dict[str, Any]]], object]) -> None:
         """Change the history's file."""
@@ -443,7 +444,7 @@ def test_an_interrupted_adoption_goes_on(tmp_path: Path, problem: type[BaseExcep
         files.prepare()
         first, made = files.load(), tmp_path / f"{step}.pem"
         wanted = keys.verifier_key(ORIGIN, keys.create(made).public_key())
-        adopt = partial(keys.adopt, made, files.key, files.history, ORIGIN)
+        adopt = partial(keys.adopt, made, files.both)
         interrupted = fails_at(step, problem, [files.key, files.history], adopt)
         assert files.present()[: len(first)] == first  # a worker can start
         assert [each.verifier_key for each in adopt()] == [*first, wanted]
@@ -459,8 +460,8 @@ def test_an_interrupted_replacement_of_a_lost_key_goes_on(tmp_path: Path, proble
     """After a kill at any step of a new beginning, the same calls again leave a history that begins with the key in the key file."""
 
     def replace(files: Files) -> None:
-        keys.begin_anew(files.key, files.history, ORIGIN, [bytes(32)])
-        keys.end_anew(files.key, files.history, ORIGIN)
+        keys.begin_anew(files.both, [bytes(32)])
+        keys.end_anew(files.both)
 
     for step in itertools.count():
         files = Files.create(tmp_path / f"{step}")
@@ -478,7 +479,7 @@ def _go_on(files: Files, first: list[str], in_force: str) -> None:
     """A worker can start; `notary key rotate` completes a rotation that the log has, or else makes another key."""
     present = files.present()
     assert present[: len(first)] == first
-    keys.finish(files.key, files.history, ORIGIN)
+    keys.finish(files.both)
     waiting = files.prepared()
     if in_force and present[-1] != in_force:
         assert waiting is not None
@@ -502,7 +503,7 @@ def _umask() -> int:
 def test_a_former_key_signs_fills_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A former key beside the present one signs only fills, and its file is read when a fill needs it."""
     present, former = keys.create(tmp_path / "k.pem"), keys.create(tmp_path / "old.pem")
-    ring = Keyring(tmp_path / "k.pem", tmp_path / "keys.json", ORIGIN, lambda: 0.0)
+    ring = Keyring(Files(tmp_path).both, lambda: 0.0)
     of_present, of_former = (key.public_key().public_bytes_raw() for key in (present, former))
     assert ring.fill_key_for(of_former) is None
     (tmp_path / "old.pem").rename(tmp_path / "k.pem.former")
@@ -523,7 +524,7 @@ def test_an_unfit_prepared_key_keeps_no_worker_from_starting(tmp_path: Path, cap
     present, following = keys.create(tmp_path / "k.pem"), keys.create(tmp_path / "k.pem.next")
     (tmp_path / "k.pem.next").chmod(0o644)
     now_s = itertools.count()
-    ring = Keyring(tmp_path / "k.pem", tmp_path / "keys.json", ORIGIN, lambda: float(next(now_s)))
+    ring = Keyring(Files(tmp_path).both, lambda: float(next(now_s)))
     assert ring.public_keys() == [present.public_key().public_bytes_raw()]
     assert "the prepared key cannot be used" in caplog.text
     assert ring.key_for(following.public_key().public_bytes_raw()) is None
@@ -535,12 +536,11 @@ def test_a_history_that_lacks_the_key_in_force_is_read_once_a_second(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An operator has copied the next key without its history. A worker has hundreds of steps a second, and each would read and log."""
-    key_file, history = tmp_path / "k.pem", tmp_path / "keys.json"
-    keys.create_history(history, ORIGIN, keys.create(key_file).public_key())
+    files = Files.create(tmp_path)
     now_s = 1000.0
-    receipt_key = ReceiptKey(Keyring(key_file, history, ORIGIN, lambda: now_s), None)
-    following = keys.prepare(key_file, history, ORIGIN).key.public_key().public_bytes_raw()
-    history_next = keys.next_of(history).rename(tmp_path / "forgotten.json")
+    receipt_key = ReceiptKey(Keyring(files.both, lambda: now_s), None)
+    following = files.prepare().key.public_key().public_bytes_raw()
+    history_next = files.both.next.history.rename(tmp_path / "forgotten.json")
     in_force = LogState(bytes(32), "O=N", ORIGIN, bytes(32), following, (following,), 1)
     reads: list[Path] = []
     load_history = keys.load_history
@@ -549,7 +549,7 @@ def test_a_history_that_lacks_the_key_in_force_is_read_once_a_second(
         receipt_key.applied(Ready({}, 0, log_state=in_force))
         now_s += 0.01
     assert (len(reads), caplog.text.count("the key history does not end with the key in force yet")) == (2, 2)
-    history_next.rename(keys.next_of(history))
+    history_next.rename(files.both.next.history)
     now_s += 1
     receipt_key.applied(Ready({}, 0))
     assert receipt_key.private_key.public_key().public_bytes_raw() == following
@@ -558,9 +558,8 @@ def test_a_history_that_lacks_the_key_in_force_is_read_once_a_second(
 
 def test_a_prepared_key_is_found_without_the_present_one(tmp_path: Path) -> None:
     """A running worker needs no key file. With the prepared files it needs none after the rotation either."""
-    key_file, history = tmp_path / "k.pem", tmp_path / "keys.json"
-    keys.create_history(history, ORIGIN, keys.create(key_file).public_key())
-    ring = Keyring(key_file, history, ORIGIN, lambda: 0.0)
-    prepared = keys.prepare(key_file, history, ORIGIN)
-    key_file.unlink()
+    files = Files.create(tmp_path)
+    ring = Keyring(files.both, lambda: 0.0)
+    prepared = files.prepare()
+    files.key.unlink()
     assert ring.key_for(prepared.key.public_key().public_bytes_raw()) is not None

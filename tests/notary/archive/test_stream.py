@@ -105,7 +105,7 @@ def test_a_process_goes_on_when_the_brokers_are_back(kafka_cluster: Cluster, kaf
     """After a command that the log could not serve, the same process takes the next one: a new one would read all manifests again."""
     directory = NotaryDirectory.create(tmp_path / "notary", options=["--kafka", kafka_cluster.bootstrap, "--topic-prefix", kafka_prefix])
     config = load(directory.config)
-    key = verifier_keys(config.path(config.key_history_file), config.origin)[0][0].public_key.hex()
+    key = verifier_keys(config.key_files).last[0].public_key.hex()
     commands = [msgspec.json.encode(SealCommand(1, key, payload_partitions=count)) for count in (10_000, 1)]
     flags = ["--config", str(directory.config), "--url", str(tmp_path / "segments")]
     program = [sys.executable, "-P", "-m", "notary", "archive", "stream", *flags]
@@ -123,7 +123,7 @@ def test_deleted_records_that_no_segment_has_are_named(
     """The process seals what is left and names both offsets, and `fetch` refuses the gap."""
     directory = NotaryDirectory.create(tmp_path / "notary", options=["--kafka", kafka_cluster.bootstrap, "--topic-prefix", kafka_prefix])
     config = load(directory.config)
-    key = verifier_keys(config.path(config.key_history_file), config.origin)[0][0].public_key.hex()
+    key = verifier_keys(config.key_files).last[0].public_key.hex()
     flags = ["--config", str(directory.config), "--url", str(tmp_path / "segments")]
 
     async def append(count: int) -> None:

@@ -11,7 +11,7 @@ from notary.archive.segment import find
 from notary.archive.settings import SealCommand, Sealed
 from notary.archive.stream import FOLDER, SegmentStream
 from notary.keyring import Keyring
-from notary.keys import verifier_keys
+from notary.keys import KeyAndHistory, verifier_keys
 from notary.snapshots.store import store_of
 from ordering.embedded import EmbeddedLog
 from ordering.genesis import read_genesis
@@ -28,17 +28,17 @@ class ArchiveFixture:
 
     def __init__(self, directory: NotaryDirectory, log: EmbeddedLog, notary: str, log_id: bytes) -> None:
         self.log, self._notary, self._identity = log, notary, f"{log.identity} {log_id.hex()}"
-        self._files = directory.path / "notary-key.pem", directory.path / "notary-keys.json"
+        self._files = KeyAndHistory(directory.path / "notary-key.pem", directory.path / "notary-keys.json", ORIGIN)
         self.store = store_of("segments", directory.path)
-        self._key = signing_key(self._files[0])
+        self._key = signing_key(self._files.key)
         self._records = 0
         self.now_ms = 1_000_000
 
     def process(self, worker: str) -> SegmentStream:
         """Returns the stream of a worker."""
-        keyring = Keyring(*self._files, ORIGIN, time.monotonic)
+        keyring = Keyring(self._files, time.monotonic)
         names = self._identity, self._notary, ORIGIN, worker
-        trusted = verifier_keys(self._files[1], ORIGIN)[1]
+        trusted = verifier_keys(self._files).every
         return SegmentStream(self.log, *names, keyring, lambda: trusted, self.store, lambda: self.now_ms)
 
     async def command(self, stream: SegmentStream, leave_ms: int = 0) -> Sealed:
@@ -53,7 +53,7 @@ class ArchiveFixture:
 
     def workers(self) -> list[str]:
         """Returns which workers sealed, in order."""
-        return [segment.worker for segment in find(self.store, verifier_keys(self._files[1], ORIGIN)[1], self._notary)]
+        return [segment.worker for segment in find(self.store, verifier_keys(self._files).every, self._notary)]
 
 
 @pytest.fixture

@@ -601,7 +601,7 @@ def test_a_lost_rotation_whose_key_is_prepared(intact: Wreck, bank: Bank, by: st
     assert known_keys(intact)[-2] == new
     decision, receipt = decision_and_receipt(answer)
     assert receipt is not None
-    verify_receipt(receipt, decision, keys.verifier_keys(intact.directory.path / "notary-keys.json", "notary.example/test")[1])
+    verify_receipt(receipt, decision, keys.verifier_keys(load(intact.directory.config).key_files).every)
 
 
 def test_a_lost_rotation_behind_a_hole(wreck: Wreck, bank: Bank) -> None:

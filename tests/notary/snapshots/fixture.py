@@ -77,8 +77,7 @@ class SnapshotFixture:
     @property
     def trusted(self) -> list[VerifierKey]:
         """The keys of the notary whose signatures count."""
-        config = load(self.config)
-        return keys.verifier_keys(config.path(config.key_history_file), config.origin)[0]
+        return keys.verifier_keys(load(self.config).key_files).last
 
     def signed(self, manifest: Manifest) -> str:
         """Put a manifest into the store, signed with the notary's key. Returns its name."""

@@ -171,7 +171,7 @@ def test_a_place_that_sends_without_end(fixture: SnapshotFixture) -> None:
     fixture.snapshot("create")
     store = _Endless(fixture.store)
     config = load(fixture.config)
-    trusted, _ = keys.verifier_keys(config.path(config.key_history_file), config.origin)
+    trusted = keys.verifier_keys(config.key_files).last
     (manifest,) = [each.manifest for each in find(store, trusted, config.name)]
     assert manifest is not None
     (damaged, *_) = damaged_files(store, manifest, lambda *_: None)
@@ -245,10 +245,10 @@ def test_no_copy_of_a_bad_index(fixture: SnapshotFixture, key: bytes, row: Calla
 def test_what_a_former_key_signed(fixture: SnapshotFixture) -> None:
     """After a rotation a former key's snapshots are not restored, since its thief could make them; `prune` still knows them."""
     fixture.snapshot("create")
-    key, history = fixture.directory.path / "notary-key.pem", fixture.directory.path / "notary-keys.json"
-    keys.prepare(key, history, "notary.example/test")
+    files = load(fixture.config).key_files
+    keys.prepare(files)
     assert fixture.snapshot("verify")["problem"] is None
-    keys.put_in_place(key, history, "notary.example/test")
+    keys.put_in_place(files)
     shutil.rmtree(fixture.index)
     problem = fixture.snapshot("restore", code=1)["stderr"]
     assert "unknown-key" in problem
