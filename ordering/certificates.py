@@ -55,19 +55,22 @@ async def shake_hands(host: str, port: int, context: ssl.SSLContext, *, alert: b
 
 
 async def connection_error_text(problem: BaseException, settings: Mapping[str, Any]) -> str:
-    """Returns the text of a client's error. If no connection to a broker was possible, it includes the reason in TLS, if there is one.
+    """Returns the text of a client's error. If no connection to a broker was possible, it includes the reason in TLS, or else a remedy.
 
     `settings` are the client's keyword arguments.
     """
     text, context = error_text(problem), settings.get("ssl_context")
-    if context is None or not isinstance(problem, KafkaConnectionError):
+    if not isinstance(problem, KafkaConnectionError):
         return text
+    reach = f"{text}. Do brokers listen there, and does this machine reach them?"
+    if context is None:
+        return reach
     brokers = [(host, port) for host, port, _ in collect_hosts(settings["bootstrap_servers"])]
     found = await asyncio.gather(*[shake_hands(host, port, context, alert=True) for host, port in brokers])
     for (host, port), handshake in zip(brokers, found, strict=True):
         if handshake.problem:
             return f"{text}; the TLS handshake with {host}:{port} fails: {handshake.problem}"
-    return text
+    return reach
 
 
 def _text(problem: ssl.SSLError) -> str:

@@ -151,6 +151,8 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ConfigurationError(f"{what} should have 1 to {NAME_BYTES_MAX} bytes of UTF-8, and has {size}")
     if not parties.is_utf8(str(arguments.directory)):
         raise ConfigurationError(f"the directory {str(arguments.directory)!r} is not UTF-8")
+    if os.path.isfile(arguments.directory):
+        raise ConfigurationError(f"{arguments.directory} is a file: name a new or an empty folder")
     if not 1 <= arguments.partitions <= PARTITIONS_MAX:
         raise ConfigurationError(f"--partitions {arguments.partitions} should be 1 to {PARTITIONS_MAX}")
     if arguments.replication is not None and arguments.replication < 1:

@@ -188,6 +188,7 @@ def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path, below:
     assert reported.startswith("notary init: ")
     assert reported.count("\n") == 1
     assert os.listdir(tmp_path) == ["file"]
+    assert ("is a file: name a new or an empty folder" in reported) == (below == "file")
 
 
 ON_A_SMALL_DISK = """
@@ -256,8 +257,10 @@ def test_one_init_at_a_time(tmp_path: Path, init: Command) -> None:
 
 @pytest.mark.parametrize("brokers", ["127.0.0.1:1", "", "127.0.0.1:port", "a..b:9092"])
 def test_brokers_that_are_not_there_make_nothing(tmp_path: Path, brokers: str, init: Command) -> None:
-    """Without brokers there is neither a configuration nor an embedded log; existing files stay."""
-    assert repr(brokers)[1:-1] in init.refuses(*names(tmp_path / "n"), "--kafka", brokers)
+    """Without brokers there is neither a configuration nor an embedded log; existing files stay. If none can be reached, the error asks."""
+    reported = init.refuses(*names(tmp_path / "n"), "--kafka", brokers)
+    assert repr(brokers)[1:-1] in reported
+    assert ("Do brokers listen there, and does this machine reach them?" in reported) == (brokers == "127.0.0.1:1")
     assert not (tmp_path / "n").exists()
     (tmp_path / "n").mkdir()
     (tmp_path / "n" / "ca.pem").write_text("precious")
