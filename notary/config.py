@@ -187,6 +187,7 @@ def _annotated(type_: Any) -> tuple[Any, Meta | None]:
 SETTINGS: Final = {setting.name: setting for setting in _settings()}
 """All settings, by name."""
 _VARIABLES: Final = {setting.variable: setting for setting in SETTINGS.values()}
+_IS_INTEGER: Final = re.compile(r"-?[0-9]+").fullmatch
 _SECTIONS: Final = {setting.section for setting in SETTINGS.values()} - {""}
 
 
@@ -245,7 +246,7 @@ def load(file: Path, flags: Mapping[str, Any] | None = None, environment: Mappin
     for variable, text in given.items():
         if variable in _VARIABLES:
             name = _VARIABLES[variable].name
-            values[name] = _number(text) if SETTINGS[name].type in (int, float) else text
+            values[name] = _number(text, SETTINGS[name].type) if SETTINGS[name].type in (int, float) else text
             sources[name] = f"the environment variable {variable}"
         elif variable.startswith("NOTARY_") and variable not in _ENVIRONMENT_OF_OTHERS and not _is_of_a_service(variable, given):
             nearest = difflib.get_close_matches(variable, _VARIABLES, 1, 0.0)[0]
@@ -300,11 +301,12 @@ def _refuse_nul(value: object, name: str) -> None:
         _refuse_nul(each, f"{name}.{key}".lstrip("."))
 
 
-def _number(text: str) -> float | str:
-    """Returns the number in the text of a variable; the text itself if it is none."""
-    for kind in (int, float):
-        with contextlib.suppress(ValueError):
-            return kind(text)
+def _number(text: str, kind: Any) -> Any:
+    """Returns the number in the text of a variable; the text itself if it is none, or no integer where one is needed."""
+    if kind is int and not _IS_INTEGER(text):
+        return text  # msgspec takes 1e5 too
+    with contextlib.suppress(msgspec.ValidationError):
+        return msgspec.convert(text, kind, strict=False)
     return text
 
 

@@ -233,12 +233,13 @@ def test_a_number_in_the_file_is_an_integer(tmp_path: Path, text: str) -> None:
         loaded(tmp_path, f"[worker]\nhole_timeout_ms = {text}")
 
 
-@pytest.mark.parametrize("text", ["", "1e5", "5.0", "five", "0x10"])
+@pytest.mark.parametrize("text", ["", "1e5", "5.0", "five", "0x10", "1_000", " 5", "\u0665", "9" * 5_000])
 def test_a_number_in_a_variable_is_an_integer(tmp_path: Path, text: str) -> None:
     """A variable of another form is refused, with its name and its value."""
     with pytest.raises(ConfigurationError, match=r"\(from the environment variable NOTARY_WORKER_HOLE_TIMEOUT_MS\): .*: expected"):
         loaded(tmp_path, "", None, {"NOTARY_WORKER_HOLE_TIMEOUT_MS": text})
     assert loaded(tmp_path, "", None, {"NOTARY_WORKER_HOLE_TIMEOUT_MS": "5000"}).joiner.hole_timeout_ms == 5_000
+    assert loaded(tmp_path, "", None, {"NOTARY_TRACING_RATIO": "1"}).tracing.ratio == 1.0
 
 
 @pytest.mark.parametrize(
