@@ -188,6 +188,7 @@ def test_shared_words_are_defined_once(word: str) -> None:
     assert [package for package in packages if package != "spark_join"] == ["ordering"]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("prefix", ["", 'topic_prefix = "notary"\n'], ids=["default", "given"])
 def test_the_runbook_names_restored_topics_in_every_configuration(tmp_path: Path, prefix: str) -> None:
     """The runbook's command after a deleted topic sets the prefix, also in a file without one, as `notary init` writes it by default."""
